@@ -1,378 +1,178 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How fast the weights role's copy is, against a raw TCP stream on the same link in the same run.
+"""How fast the copy of weights and images is between two nodes, from file to file and with the check of the hashes.
 
-Default: two network namespaces of this machine, joined by a cable (veth, MTU 9000); needs root and nothing else.
-    python3 benchmarks/copy_rate.py [--gib 2] [--rounds 5] [--streams 4] [--others] [--folder /tmp]
-Between two nodes, started on each (the sending one first; addresses of the rail):
-    python3 benchmarks/copy_rate.py --send 192.168.200.11 --folder /srv/models      # on the node that has the files
-    python3 benchmarks/copy_rate.py --receive 192.168.200.11 --folder /srv/models   # on the other one
+    python3 benchmarks/copy_rate.py --from "docker exec -i gb10-lab-1" --to "docker exec -i gb10-lab-2" \\
+        --rails 192.168.200.11-192.168.200.12,192.168.201.11-192.168.201.12 [--gib 1] [--rounds 3] [--streams 4] [--before COMMIT]
 
-A round is: one raw TCP stream (no disk, no hash: the most that one stream of this link gives), then the copy from file to file, hashes checked
-afterwards. Printed are MB/s (10^6 bytes a second) of each round and the median of the rounds' ratios; the goal is 0.8 or more. Both ends of both
-run at a raised priority where that is allowed, for on a link that is only memory other programs decide the figure. `--others` also
-measures rsync (a daemon; one process, and one for each file) and `rclone serve http|webdav|sftp` with `rclone copy`, where they are installed.
-
-`--page-cache` measures instead what it costs that the copy leaves no page cache behind: the copy with and without it, in turns.
+`--from` and `--to` are the words that run a shell command as root on a node, such as `ssh root@spark-1`. Both ends run in the units of the copy.
+`--before` measures the copier over HTTP of an older commit of this repository in turns with it.
+Printed are MB/s (10^6 bytes a second), and the page cache that the files have on each node afterwards.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import hashlib
+import importlib.util
 import json
-import os
-import shutil
-import socket
+import shlex
 import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-PROGRAM = ROOT / "plugins" / "module_utils" / "_transfer" / "http_copy.py"
-KEEP = """
-import sys
-sys.path.insert(0, sys.argv.pop(1))
-import plain
-plain.forget = plain.forget_written = lambda *_: None
-import http_copy
-sys.exit(http_copy.main(sys.argv[1:]))
-"""
-RAW_PORT, COPY_PORT = 5998, 5999
 SHARDS = 4
-PASSWORD = "of-this-benchmark"  # nosec B105 # noqa: S105  both ends are on this cable, for seconds
+RUN, PORT = "/run/gb10-cluster", 40999
+HTTP = {"user": "gb10", "password": "of-this-benchmark"}  # both ends are on this cable, for seconds
 
 
-def raw_receive(address: str, port: int) -> float:
-    """Read one stream to its end; return MB/s. The sender has to listen."""
-    for _round in range(200):
-        try:
-            connection = socket.create_connection((address, port), timeout=5)
-            break
-        except OSError:
-            time.sleep(0.05)
-    else:
-        raise SystemExit(f"no answer from {address}:{port}: start the sending end first")
-    connection.settimeout(None)
-    buffer = memoryview(bytearray(1 << 20))
-    total, start = 0, 0.0
-    while True:
-        count = connection.recv_into(buffer)
-        start = start or time.monotonic()
-        if not count:
-            return total / (time.monotonic() - start) / 1e6
-        total += count
+def rail_copy() -> ModuleType:
+    """Return the module that writes the files and scripts of both units."""
+    path = ROOT / "plugins/module_utils/_transfer/rail_copy.py"
+    spec = importlib.util.spec_from_file_location("rail_copy", path)
+    if spec is None or spec.loader is None:
+        raise SystemExit(f"{path} cannot be loaded")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-def raw_send(address: str, port: int, size: int) -> None:
-    """Listen and send `size` bytes to the first who comes."""
-    with socket.create_server((address, port)) as server:
-        connection, _rest = server.accept()
-        data, left = bytes(1 << 20), size
-        with connection:
-            while left > 0:
-                connection.sendall(data)
-                left -= len(data)
+class End:
+    """A node, and the folders of this benchmark on it."""
 
+    def __init__(self, words: str, folder: str, addresses: list[str]) -> None:
+        self.words, self.folder, self.addresses = shlex.split(words), folder, addresses
 
-def make(folder: Path, gib: float) -> dict[str, dict[str, object]]:
-    """Make the shards, and return their sizes and hashes."""
-    source = folder / "gb10-copy-source"
-    source.mkdir(parents=True, exist_ok=True)
-    size = int(gib * 2**30 / SHARDS) >> 20 << 20
-    out: dict[str, dict[str, object]] = {}
-    for index in range(SHARDS):
-        path = source / f"model-{index + 1:05d}-of-{SHARDS:05d}.safetensors"
-        if not path.exists() or path.stat().st_size != size:
-            with path.open("wb") as sink:
-                for _round in range(size >> 20):
-                    sink.write(os.urandom(1 << 20))
-        digest = hashlib.sha256()
-        with path.open("rb") as handle:
-            while data := handle.read(1 << 22):
-                digest.update(data)
-        out[path.name] = {"size": size, "sha256": digest.hexdigest()}
-    return out
-
-
-def serve_job(folder: Path, address: str, files: dict[str, dict[str, object]], idle: int) -> Path:
-    """Write the sending end's job."""
-    job = {
-        "listen": [address], "port": COPY_PORT, "user": "gb10", "password": PASSWORD, "allow": [], "idle_seconds": idle,
-        "files": {name: str(folder / "gb10-copy-source" / name) for name in files}, "ready": str(folder / "gb10-copy-ready.json"),
-    }  # fmt: skip
-    path = folder / "gb10-copy-serve.json"
-    path.write_text(json.dumps(job))
-    return path
-
-
-def fetch(
-    folder: Path, address: str, files: dict[str, dict[str, object]], streams: int, prefix: list[str], program: tuple[str, ...] = (str(PROGRAM),)
-) -> tuple[float, float]:
-    """Fetch all files; return MB/s of the transfer, and of transfer and hashing. They stay until the next call.
-
-    A virtual machine may give memory that is free for seconds back to its host and then wait for it page by page: that would be measured too.
-    """
-    staging = folder / "gb10-copy-target"
-    shutil.rmtree(staging, ignore_errors=True)
-    os.sync()
-    job = {
-        "user": "gb10", "password": PASSWORD, "streams": streams, "staging": str(staging), "progress": str(folder / "gb10-copy-progress.json"),
-        "providers": [[{"address": address, "port": COPY_PORT, "bind": ""}]], "files": [{"name": n, "provider": 0, **f} for n, f in files.items()],
-    }  # fmt: skip
-    path = folder / "gb10-copy-fetch.json"
-    path.write_text(json.dumps(job))
-    start = time.monotonic()
-    subprocess.run([*prefix, sys.executable, *program, "fetch", str(path)], check=True)
-    whole = time.monotonic() - start
-    report = json.loads((folder / "gb10-copy-progress.json").read_text())
-    return report["moved"] / report["copy_seconds"] / 1e6, report["moved"] / whole / 1e6
-
-
-def clean(folder: Path) -> None:
-    """Remove what this program created."""
-    for path in folder.glob("gb10-copy-*"):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-class Cable:
-    """Two namespaces and a veth pair."""
-
-    names = ("gb10-copy-a", "gb10-copy-b")
-    addresses = ("10.254.254.1", "10.254.254.2")
-
-    def __enter__(self) -> Cable:
-        self.__exit__()
-        for name in self.names:
-            subprocess.run(["ip", "netns", "add", name], check=True)
-        subprocess.run(["ip", "link", "add", "gb10ca", "netns", self.names[0], "type", "veth", "peer", "name", "gb10cb", "netns", self.names[1]], check=True)
-        for name, link, address in zip(self.names, ("gb10ca", "gb10cb"), self.addresses, strict=True):
-            subprocess.run(["ip", "-n", name, "addr", "add", f"{address}/30", "dev", link], check=True)
-            subprocess.run(["ip", "-n", name, "link", "set", link, "mtu", "9000", "up"], check=True)
-        return self
-
-    def __exit__(self, *_rest: object) -> None:
-        for name in self.names:
-            subprocess.run(["ip", "netns", "del", name], check=False, stderr=subprocess.DEVNULL)
-
-    def on(self, end: int) -> list[str]:
-        """Return the words that run a command at an end of the cable."""
-        return ["ip", "netns", "exec", self.names[end]]
-
-
-def rsync(folder: Path, cable: Cable, size: float) -> None:
-    """Measure an rsync daemon, with one process for all files and with one for each file."""
-    if not shutil.which("rsync"):
-        print("rsync is not installed (apt install rsync)")
-        return
-    source, target, config = folder / "gb10-copy-source", folder / "gb10-copy-target", folder / "gb10-copy-rsyncd.conf"
-    config.write_text(f"use chroot = no\nuid = 0\ngid = 0\n[models]\npath = {source}\nread only = yes\n")
-    server = subprocess.Popen([*cable.on(0), "rsync", "--daemon", "--no-detach", f"--config={config}", "--port=8097", f"--address={cable.addresses[0]}"])
-    time.sleep(1.0)
-    base = f"rsync://{cable.addresses[0]}:8097/models/"
-    names = sorted(path.name for path in source.iterdir())
-    for title, sources in (("rsync, one process", [base]), (f"rsync, {len(names)} processes", [base + name for name in names])):
-        shutil.rmtree(target, ignore_errors=True)
-        target.mkdir()
-        start = time.monotonic()
-        copies = [subprocess.Popen([*cable.on(1), "rsync", "-a", "--whole-file", "--inplace", each, f"{target}/"]) for each in sources]
-        failed = max(copy.wait() for copy in copies)
-        print(f"{title:20}" + ("  failed" if failed else f"{size / (time.monotonic() - start) / 1e6:8.0f} MB/s"), flush=True)
-    server.terminate()
-    server.wait()
-    shutil.rmtree(target, ignore_errors=True)
-
-
-def rclone(folder: Path, cable: Cable, size: float) -> None:
-    """Measure rclone's ways."""
-    if not shutil.which("rclone"):
-        print("rclone is not installed (apt install rclone)")
-        return
-    hidden = subprocess.run(["rclone", "obscure", PASSWORD], capture_output=True, text=True, check=True).stdout.strip()
-    place, target = f"{cable.addresses[0]}:8098", folder / "gb10-copy-target"
-    remotes = {
-        "http": f":http,url='http://gb10:{PASSWORD}@{place}':",
-        "webdav": f":webdav,url='http://{place}',user=gb10,pass={hidden}:",
-        "sftp": f":sftp,host={cable.addresses[0]},port=8098,user=gb10,pass={hidden}:",
-    }
-    env = {**os.environ, "RCLONE_USER": "gb10", "RCLONE_PASS": PASSWORD, "RCLONE_CONFIG": "/dev/null"}
-    for protocol, remote in remotes.items():
-        shutil.rmtree(target, ignore_errors=True)
-        server = subprocess.Popen(
-            [*cable.on(0), "rclone", "serve", protocol, str(folder / "gb10-copy-source"), "--addr", place, "--read-only"], env=env, stderr=subprocess.DEVNULL
+    def on(self, line: str, text: str = "") -> str:
+        """Run a shell line as root and return what it prints."""
+        done = subprocess.run(
+            [*self.words, "sh", "-c", line if self.words[0] == "docker" else shlex.quote(line)], input=text, text=True, capture_output=True, check=False
         )
-        time.sleep(1.5)
-        start = time.monotonic()
-        words = ["rclone", "copy", remote, str(target), "--transfers", "4", "--multi-thread-streams", "4", "--multi-thread-cutoff", "64M", "--retries", "1"]
-        done = subprocess.run([*cable.on(1), *words], env=env, capture_output=True, text=True, check=False)
-        seconds = time.monotonic() - start
-        server.kill()
-        server.wait()
-        last = (done.stderr.strip().splitlines() or ["?"])[-1]
-        print(f"{'rclone ' + protocol:20}" + (f"{size / seconds / 1e6:8.0f} MB/s" if done.returncode == 0 else f"  failed: {last}"))
-    shutil.rmtree(target, ignore_errors=True)
+        if done.returncode:
+            raise SystemExit(f"{line}: {done.stderr}")
+        return done.stdout
+
+    def write(self, files: dict[str, str], below: str) -> None:
+        for name, text in files.items():
+            self.on(f"mkdir -p {below} && cat >{below}/{name}", text)
+
+    def start(self, unit: str, script: str, properties: list[str]) -> None:
+        """Start a unit that runs a script, without waiting for its end."""
+        self.write({"run.sh": f"( {script}\n) >{RUN}/{unit}.log 2>&1\n"}, f"{RUN}/{unit}")
+        words = [
+            "systemd-run",
+            "--quiet",
+            "--collect",
+            f"--unit=gb10-{unit}",
+            *(f"--property={each}" for each in properties),
+            "/bin/sh",
+            f"{RUN}/{unit}/run.sh",
+        ]
+        self.on(shlex.join(words))
+
+    def wait(self, unit: str) -> str:
+        """Wait for the end of a unit and return its log."""
+        while self.on(f"systemctl is-active gb10-{unit} || true").strip() == "active":
+            time.sleep(0.2)
+        return self.on(f"cat {RUN}/{unit}.log")
+
+    def cached(self, folder: str) -> float:
+        """Return the MiB of a folder's files that are in the page cache."""
+        return sum(int(line) for line in self.on(f"find {folder} -type f -exec fincore -nb -o RES {{}} +").split()) / 2**20
+
+    def clear(self) -> None:
+        self.on(f"systemctl stop 'gb10-bench-*'; rm -rf {RUN}/bench-* {self.folder}")
 
 
-def show(number: int, raw: float, copy: float, whole: float) -> None:
-    """Print one round."""
-    print(f"round {number + 1}: raw TCP {raw:6.0f} MB/s   copy {copy:6.0f} MB/s   with hashing {whole:6.0f} MB/s   {copy / raw:.2f}", flush=True)
+def new_copy(source: End, target: End, files: list[dict[str, Any]], streams: int) -> tuple[float, float]:
+    """Copy with rsync over SSH; return MB/s of the transfer, and of all until the last hash is checked."""
+    copy, serve, fetch = rail_copy(), f"{RUN}/bench-serve", f"{RUN}/bench-fetch"
+    keys = []
+    for end, folder, name in ((source, serve, copy.HOST_KEY), (target, fetch, copy.KEY)):
+        end.on(f"rm -rf {folder}; mkdir -p {folder}/etc; chmod 700 {folder}; ssh-keygen -q -t ed25519 -N '' -f {folder}/{name}")
+        end.write(copy.ACCOUNTS, folder)
+        keys.append(" ".join(end.on(f"cat {folder}/{name}.pub").split()[:2]))
+    source.write(copy.server_files(serve, f"{source.folder}/m", PORT, source.addresses, target.addresses, keys[1:]), serve)
+    source.start("bench-serve", copy.server_script(serve), copy.sandbox(serve, [f"{source.folder}/m"], capabilities=copy.SERVER_CAPABILITIES))
+    parts = copy.shares(files, streams)
+    providers = [{"listen": [{"address": address, "port": PORT} for address in source.addresses], "host_key": keys[0]}]
+    target.write(copy.client_files(fetch, parts, providers, target.addresses), fetch)
+    target.start("bench-fetch", copy.client_script(fetch, f"{target.folder}/in", parts, providers), copy.sandbox(fetch, writes=[target.folder]))
+    found = copy.figures(target.wait("bench-fetch"))
+    source.on("systemctl stop gb10-bench-serve")
+    return found["mb_per_second"], found["moved_bytes"] / found["seconds"]["total"] / 1e6
 
 
-def first_in_line() -> None:
-    """Raise the priority of this process, its children and their scheduling group, where that is allowed."""
-    with contextlib.suppress(OSError):
-        os.nice(-10)
-        os.setsid()  # a scheduling group of its own, so that the caller's is left as it is
-    with contextlib.suppress(OSError):
-        Path("/proc/self/autogroup").write_text("-15")
-
-
-def verdict(raws: list[float], copies: list[float]) -> int:
-    """Print the medians and their ratio; return the exit code."""
-    raw, copy = statistics.median(raws), statistics.median(copies)
-    ratio = statistics.median(c / r for c, r in zip(copies, raws, strict=True))
-    busy = f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
-    print(f"median: raw TCP {raw:.0f} MB/s, copy {copy:.0f} MB/s, ratio {ratio:.2f} (goal 0.80); {busy}")
-    return 0 if ratio >= 0.8 else 1
-
-
-def both_ends(args: argparse.Namespace) -> int:
-    """Measure on a cable of this machine."""
-    folder = Path(args.folder)
-    files = make(folder, args.gib)
-    size = sum(int(str(item["size"])) for item in files.values())
-    raws, copies = [], []
-    me = [sys.executable, str(Path(__file__).resolve())]
-    with Cable() as cable:
-        server = subprocess.Popen([*cable.on(0), sys.executable, str(PROGRAM), "serve", str(serve_job(folder, cable.addresses[0], files, 3600))])
-        try:
-            time.sleep(0.7)
-            for number in range(args.rounds):
-                sender = subprocess.Popen([*cable.on(0), *me, "--raw-send", cable.addresses[0], "--gib", str(args.gib)])
-                heard = subprocess.run([*cable.on(1), *me, "--raw-receive", cable.addresses[0]], check=True, capture_output=True, text=True)
-                sender.wait()
-                raws.append(float(heard.stdout))
-                transfer, whole = fetch(folder, cable.addresses[0], files, args.streams, cable.on(1))
-                copies.append(transfer)
-                show(number, raws[-1], transfer, whole)
-        finally:
-            server.kill()
-            server.wait()
-        if args.others:
-            rsync(folder, cable, size)
-            rclone(folder, cable, size)
-    clean(folder)
-    return verdict(raws, copies)
-
-
-def cached(folder: Path) -> float:
-    """Return the GiB of the files in a folder that are in the page cache."""
-    found = subprocess.run(["fincore", "-nb", "-o", "RES", *map(str, folder.iterdir())], check=True, capture_output=True, text=True)
-    return sum(map(int, found.stdout.split())) / 2**30
-
-
-def page_cache(args: argparse.Namespace) -> int:
-    """Compare the copy with one that keeps the page cache. The time until all data are on the disk counts for both."""
-    folder = Path(args.folder)
-    files = make(folder, args.gib)
-    size = sum(int(str(item["size"])) for item in files.values())
-    programs = {"none left": (str(PROGRAM),), "kept": ("-c", KEEP, str(PROGRAM.parent))}
-    rates: dict[str, list[float]] = {name: [] for name in programs}
-    for number in range(args.rounds):
-        for name, program in programs.items():
-            job = str(serve_job(folder, "127.0.0.1", files, 3600))
-            server = subprocess.Popen([sys.executable, *program, "serve", job])
-            try:
-                time.sleep(0.7)
-                shutil.rmtree(folder / "gb10-copy-target", ignore_errors=True)
-                os.sync()
-                Path("/proc/sys/vm/drop_caches").write_text("1")
-                start = time.monotonic()
-                transfer, whole = fetch(folder, "127.0.0.1", files, args.streams, [], program)
-                os.sync()
-                rates[name].append(size / (time.monotonic() - start) / 1e6)
-                left = cached(folder / "gb10-copy-source"), cached(folder / "gb10-copy-target")
-            finally:
-                server.kill()
-                server.wait()
-            text = f"round {number + 1}: page cache {name:9} {transfer:6.0f} MB/s   with hashing {whole:6.0f} MB/s   on the disk {rates[name][-1]:6.0f} MB/s"
-            print(f"{text}   cached: source {left[0]:.2f} GiB, target {left[1]:.2f} GiB", flush=True)
-    clean(folder)
-    ratio = statistics.median(a / b for a, b in zip(*rates.values(), strict=True))
-    print(f"median on the disk: {', '.join(f'{name} {statistics.median(each):.0f} MB/s' for name, each in rates.items())}, ratio {ratio:.2f}")
-    return 0
-
-
-def send_end(args: argparse.Namespace) -> int:
-    """Offer both on one node, until the other has measured."""
-    folder = Path(args.folder)
-    files = make(folder, args.gib)
-    Path(folder / "gb10-copy-source" / "table.json").write_text(json.dumps({"files": files, "gib": args.gib, "rounds": args.rounds}))
-    names: dict[str, dict[str, object]] = {**files, "table.json": {}}
-    server = subprocess.Popen([sys.executable, str(PROGRAM), "serve", str(serve_job(folder, args.send, names, 600))])
-    print(f"waiting on {args.send} for {args.rounds} rounds", flush=True)
-    try:
-        for _round in range(args.rounds):
-            raw_send(args.send, RAW_PORT, int(args.gib * 2**30))
-        server.wait(600)
-    finally:
-        server.kill()
-        clean(folder)
-    return 0
-
-
-def receive_end(args: argparse.Namespace) -> int:
-    """Measure on the other node."""
-    import base64
-    import urllib.request
-
-    folder = Path(args.folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    token = base64.b64encode(f"gb10:{PASSWORD}".encode()).decode()
-    request = urllib.request.Request(f"http://{args.receive}:{COPY_PORT}/table.json", headers={"Authorization": f"Basic {token}"})
-    with urllib.request.urlopen(request, timeout=10) as answer:  # nosec B310 # noqa: S310  a fixed http address
-        table = json.load(answer)
-    raws, copies = [], []
-    for number in range(table["rounds"]):
-        raws.append(raw_receive(args.receive, RAW_PORT))
-        transfer, whole = fetch(folder, args.receive, table["files"], args.streams, [])
-        copies.append(transfer)
-        show(number, raws[-1], transfer, whole)
-    clean(folder)
-    return verdict(raws, copies)
+def old_copy(source: End, target: End, files: list[dict[str, Any]], streams: int, commit: str) -> tuple[float, float]:
+    """Copy with the copier over HTTP of a commit; return the same figures."""
+    for name in ("http_copy.py", "plain.py"):
+        text = subprocess.run(
+            ["git", "-C", str(ROOT), "show", f"{commit}:plugins/module_utils/_transfer/{name}"], check=True, capture_output=True, text=True
+        ).stdout
+        for end in (source, target):
+            end.write({name: text}, f"{RUN}/bench-http")
+    ways = {item["path"]: f"{source.folder}/m/{item['path']}" for item in files}
+    serving = {**HTTP, "listen": source.addresses, "port": PORT, "allow": target.addresses, "files": ways, "ready": f"{RUN}/bench-ready"}
+    wanted = [{**item, "name": item["path"], "provider": 0} for item in files]
+    places = [{"address": here, "port": PORT, "bind": there} for here, there in zip(source.addresses, target.addresses, strict=True)]
+    fetching = {**HTTP, "providers": [places], "files": wanted, "staging": f"{target.folder}/in", "streams": streams, "progress": f"{RUN}/bench-progress"}
+    target.on(f"chmod 700 {target.folder}/in")
+    for end, mode, job in ((source, "serve", serving), (target, "fetch", fetching)):
+        end.write({f"{mode}.json": json.dumps(job)}, f"{RUN}/bench-http")
+        end.start(f"bench-{mode}", f"python3 {RUN}/bench-http/http_copy.py {mode} {RUN}/bench-http/{mode}.json", [])
+        time.sleep(1)
+    target.wait("bench-fetch")
+    source.on("systemctl stop gb10-bench-serve")
+    report = json.loads(target.on(f"cat {RUN}/bench-progress"))
+    if report["state"] != "done":
+        raise SystemExit(report["error"])
+    return report["moved"] / report["copy_seconds"] / 1e6, report["moved"] / (report["updated"] - report["started"]) / 1e6
 
 
 def main() -> int:
-    """Measure and judge."""
+    """Measure in turns, and print each round and the medians."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--gib", type=float, default=2.0)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--from", dest="source", required=True)
+    parser.add_argument("--to", required=True)
+    parser.add_argument("--rails", required=True, help="ADDRESS-ADDRESS of each rail, with commas")
+    parser.add_argument("--gib", type=float, default=1.0)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--streams", type=int, default=4)
-    parser.add_argument("--folder", default="/var/tmp")  # noqa: S108  only the benchmark's own files
-    parser.add_argument("--others", action="store_true")
-    parser.add_argument("--page-cache", action="store_true")
-    parser.add_argument("--send", metavar="ADDRESS")
-    parser.add_argument("--receive", metavar="ADDRESS")
-    parser.add_argument("--raw-send", metavar="ADDRESS", help=argparse.SUPPRESS)
-    parser.add_argument("--raw-receive", metavar="ADDRESS", help=argparse.SUPPRESS)
+    parser.add_argument("--before", default="")
+    parser.add_argument("--folder", default="/var/lib/docker/gb10-copy-bench")
     args = parser.parse_args()
-    if not (args.raw_send or args.raw_receive):
-        first_in_line()
-    if args.raw_send:
-        raw_send(args.raw_send, RAW_PORT, int(args.gib * 2**30))
-        return 0
-    if args.raw_receive:
-        print(raw_receive(args.raw_receive, RAW_PORT))
-        return 0
-    if args.send:
-        return send_end(args)
-    if args.page_cache:
-        return page_cache(args)
-    return receive_end(args) if args.receive else both_ends(args)
+    pairs = [rail.split("-") for rail in args.rails.split(",")]
+    source, target = (End(words, args.folder, [pair[end] for pair in pairs]) for end, words in enumerate((args.source, args.to)))
+    rates: dict[str, list[float]] = {}
+    try:
+        size = int(args.gib * 1024 / SHARDS)
+        source.on(f"mkdir -p {args.folder}/m && cd {args.folder}/m && for n in $(seq {SHARDS}); do head -c {size}M /dev/urandom >$n.safetensors; done")
+        rows = [line.split() for line in source.on(f"cd {args.folder}/m && sha256sum *").splitlines()]
+        files = [{"path": name, "size": size << 20, "sha256": digest, "mtime_ns": 1} for digest, name in rows]
+        for number in range(args.rounds):
+            for name in ("rsync over SSH", *(["HTTP"] if args.before else [])):
+                target.on(f"rm -rf {args.folder}; mkdir -p {args.folder}/in")
+                for end in (source, target):
+                    end.on("sync; echo 1 >/proc/sys/vm/drop_caches || true")
+                copied, checked = (
+                    new_copy(source, target, files, args.streams) if name != "HTTP" else old_copy(source, target, files, args.streams, args.before)
+                )
+                rates.setdefault(name, []).append(copied)
+                left = source.cached(f"{args.folder}/m"), target.cached(f"{args.folder}/in")
+                print(
+                    f"round {number + 1}: {name:14} {copied:6.0f} MB/s, with hashing {checked:6.0f} MB/s, cached {left[0]:.0f} and {left[1]:.0f} MiB",
+                    flush=True,
+                )
+    finally:
+        source.clear()
+        target.clear()
+    print("median: " + ", ".join(f"{name} {statistics.median(each):.0f} MB/s" for name, each in rates.items()))
+    return 0
 
 
 if __name__ == "__main__":

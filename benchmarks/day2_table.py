@@ -19,7 +19,8 @@ from pathlib import Path
 REPO = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(REPO / "tests"), str(REPO / "tests/lab"), str(REPO / "collections")]
 
-from container_lab import Lab, bring_up  # noqa: E402  # the harness is next to the tests, which are not an installed package
+from acceptance.owner import Owner  # noqa: E402  # the harness is next to the tests, which are not an installed package
+from container_lab import Lab, bring_up  # noqa: E402  # as above
 from day2 import ROWS, Case  # noqa: E402  # as above
 
 TABLE = REPO / "docs/day2-table.md"
@@ -67,7 +68,8 @@ def main() -> int:
     options = parser.parse_args()
     chosen = options.only.split(",") if options.only else list(ROWS)
     bring_up(2)
-    lab = Lab(REPO / "inventories/lab", Path(tempfile.mkdtemp(prefix="gb10-day2-")))
+    folder = Path(tempfile.mkdtemp(prefix="gb10-day2-"))
+    lab = Lab(Owner(folder, "lab-tiny").inventory, folder)
     first = lab.play()
     if first.rc:
         print(first.stdout[-3000:], file=sys.stderr)

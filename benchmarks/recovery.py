@@ -25,7 +25,8 @@ REPO = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(REPO / "tests"), str(REPO / "tests/lab"), str(REPO / "collections")]
 
 import agents  # noqa: E402  # the harness is next to the tests, which are not an installed package
-from container_lab import Lab, bring_up  # noqa: E402  # as above
+from acceptance.owner import Owner  # noqa: E402  # as above
+from container_lab import NODE, Lab, bring_up  # noqa: E402  # as above
 from recoveries import FAULTS, SLACK, Fault, Outcome, done, long_request, plain_boot, serves_within  # noqa: E402  # as above
 
 TABLE = REPO / "docs/recovery.md"
@@ -166,7 +167,7 @@ def one(lab: Lab, fault: Fault) -> Outcome:
 
 def restored(lab: Lab) -> None:
     """Serve the pair with site.yml."""
-    subprocess.run(["docker", "start", "gb10-lab-1", "gb10-lab-2"], check=True, capture_output=True)
+    subprocess.run(["docker", "start", f"{NODE}1", f"{NODE}2"], check=True, capture_output=True)
     run = lab.play(variables=SETTINGS)
     assert run.rc == 0, run.stdout[-3000:]
 
@@ -180,7 +181,8 @@ def main() -> int:
     parser.add_argument("--only", default=",".join(FAULTS))
     options = parser.parse_args()
     bring_up(2)
-    lab = Lab(REPO / "inventories/lab", Path(tempfile.mkdtemp(prefix="gb10-recovery-")))
+    folder = Path(tempfile.mkdtemp(prefix="gb10-recovery-"))
+    lab = Lab(Owner(folder, "lab-tiny").inventory, folder)
     restored(lab)
     chosen = {name: FAULTS[name] for name in options.only.split(",")}
     boots: list[float] = []

@@ -76,13 +76,6 @@ class SoakLab(Lab):
         super().__init__(inventory(folder), folder)
         self.stub = stub
 
-    @staticmethod
-    def on(node: int, command: str, check: bool = True, timeout: float = 60) -> str:
-        """Run a shell line as root on a node and return what it printed."""
-        out = subprocess.run(["docker", "exec", NODES[node - 1].container, "sh", "-c", command], check=False, capture_output=True, text=True, timeout=timeout)
-        assert out.returncode == 0 or not check, f"lab-{node}: {command}: {out.stderr}"
-        return out.stdout
-
     def completes(self) -> bool:
         """Whether a real completion comes back."""
         body = json.dumps(

@@ -59,10 +59,6 @@ def plays_of(tasks: str, **variables: str) -> str:
     return yaml.safe_dump([{**each, "vars": {**each.get("vars", {}), **variables}} for each in plays], sort_keys=False)
 
 
-# Loads callback/dies_at.py.
-DIES = {"ANSIBLE_CALLBACK_PLUGINS": str(REPO / "tests/callback"), "ANSIBLE_CALLBACKS_ENABLED": "dies_at"}
-
-
 @dataclass
 class Run:
     """One run's outcome."""
@@ -127,12 +123,11 @@ def run(
     variables: Mapping[str, Any] | None = None,
     env: Mapping[str, str] | None = None,
     project: Path = REPO,
-    dies_at: str | None = None,
     timeout: int = 900,
 ) -> Run:
     """Run `playbook` of the checkout (or of `project`) and return what happened; `folder` takes ansible-runner's files.
 
-    `variables` are given with -e as JSON in a file. `dies_at` names the task before which ansible-playbook is killed (callback/dies_at.py).
+    `variables` are given with -e as JSON in a file.
     A run that is not over after `timeout` seconds is killed and fails the test: CI ends with a name instead of its own limit.
     """
     folder = folder / f"run-{time.monotonic_ns()}"
@@ -162,7 +157,6 @@ def run(
             "ANSIBLE_NOCOLOR": "true",
             "PWD": str(folder),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            **(DIES | {"GB10_DIES_AT": dies_at} if dies_at else {}),
             **(env or {}),
         },
         quiet=True,

@@ -22,8 +22,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
-# plain: in a unit it is a file next to http_copy.py.
-LOCAL = {"ansible_collections", "plain", *(path.stem for name in ("tests", "tests/lab", "benchmarks", "lab", "tools", "") for path in (ROOT / name).iterdir())}
+LOCAL = {"ansible_collections", *(path.stem for name in ("tests", "tests/lab", "benchmarks", "lab", "tools", "") for path in (ROOT / name).iterdir())}
 
 # package -> a pattern that one of the tracked files outside of the requirements has
 USES = {

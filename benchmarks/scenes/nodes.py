@@ -6,19 +6,20 @@ import subprocess
 import time
 
 from acceptance.owner import STATE, wait_for
+from container_lab import NETWORK, NODE
 
 from benchmarks.scenes.scene import Pair, Scene, situations
 
 
 def off(pair: Pair) -> None:
     """Cut the power of the worker."""
-    subprocess.run(["docker", "kill", "gb10-lab-2"], check=True, capture_output=True)
+    subprocess.run(["docker", "kill", f"{NODE}2"], check=True, capture_output=True)
     wait_for(lambda: "lab-2" in pair.on_node("status").text, 30, 1)
 
 
 def on(pair: Pair) -> None:
     """Give the worker its power again."""
-    subprocess.run(["docker", "start", "gb10-lab-2"], check=True, capture_output=True)
+    subprocess.run(["docker", "start", f"{NODE}2"], check=True, capture_output=True)
     wait_for(lambda: bool(pair.on(2, "docker version >/dev/null 2>&1 && echo up", check=False)), 120)
 
 
@@ -32,9 +33,8 @@ def one_node_off(scene: Scene) -> None:
     off(pair)
     try:
         row.must(pair.noticed(since, "lab-2", 60), "the agent does not notice it")
-        whats = ("status", "doctor", "bring up")
-        for what, screen in zip(whats, pair.at_once(*(pair.begin(what) for what in whats))):
-            row.ran(screen, None)
+        for what in ("status", "doctor", "bring up"):
+            screen = row.ran(pair.run(what), None)
             row.shows(screen, "lab-2", r"(?i)ssh|unreachable|no reply|does not answer|no route|timed out")
             row.must(screen.seconds < 60, f"{what} took {screen.seconds:.0f} s")
             row.hides(screen, "preflight .*lab-2 ok", "without a message")
@@ -68,8 +68,8 @@ def other_host_keys(scene: Scene) -> None:
     row.tells(head, r"(?i)host key")
     run = row.ran(pair.site(), None)
     row.shows(run, "lab-2", "(?i)host key")
-    lines = [line for line in text.splitlines() if not line.startswith("172.30.70.12 ")]
-    keys = [f"172.30.70.12 {' '.join(line.split()[:2])}" for line in pair.on(2, "cat /etc/ssh/ssh_host_*_key.pub").splitlines()]
+    lines = [line for line in text.splitlines() if not line.startswith(f"{NETWORK}12 ")]
+    keys = [f"{NETWORK}12 {' '.join(line.split()[:2])}" for line in pair.on(2, "cat /etc/ssh/ssh_host_*_key.pub").splitlines()]
     known.write_text("\n".join([*lines, *keys]) + "\n", encoding="utf-8")
     row.ran(pair.site())
     row.untouched(pair, before)

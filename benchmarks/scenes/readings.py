@@ -9,6 +9,7 @@ from acceptance.owner import Screen, wait_for
 
 from benchmarks.scenes.scene import Pair, Row, Scene, situations
 
+LONG_BOOT = 120  # seconds: two playbooks at once have read the pair by then on a busy machine
 PYTHON = (r"ConnectionRefusedError", r"\[Errno", r"ModuleNotFoundError", r"Error:")
 
 
@@ -22,9 +23,9 @@ def _both(pair: Pair, whats: tuple[str, ...]) -> dict[str, Screen]:
 25b  | doctor while the agent recovers                                | wait
 """)
 def in_a_recovery(scene: Scene) -> None:
-    """A boot that takes 60 s, of a rank that died."""
+    """A boot that takes longer than the playbooks on a busy machine, of a rank that died."""
     pair, row = scene.pair, scene.row("25a")
-    pair.boot_takes(60)
+    pair.boot_takes(LONG_BOOT)
     since = pair.now()
     pair.die()
     assert pair.noticed(since, "rank 1", 30), "the fault is not noticed"
@@ -33,14 +34,14 @@ def in_a_recovery(scene: Scene) -> None:
     _restored_by_the_agent(row, screens["status"])
     _advice(scene.row("25b"), screens["doctor"])
     pair.boot_takes(2)
-    row.must(pair.comes_back(120), "the pair does not come back")
+    row.must(pair.comes_back(LONG_BOOT + 120), "the pair does not come back")
 
 
 def _restored_by_the_agent(row: Row, status: Screen) -> None:
     """Check that status reports what the agent does."""
-    row.ran(status, status.code)
+    row.ran(status, 2)
     row.hides(status, r"^SERVES|pair1 serves:")
-    row.shows(status, r"DOES NOT SERVE|STARTING|does not serve|is starting", r"(?i)agent (restores|has)|restores service|starts it|recovering")
+    row.shows(status, "DOES NOT SERVE", r"(?i)agent (restores|has)|restores service|starts it|recovering")
     row.hides(status, "Run site.yml", *PYTHON)
     table = [line for line in status.text.splitlines() if line.startswith("pair1  ")]
     row.should("passed" not in " ".join(table), "the column gate has passed for a boot not judged")
@@ -62,7 +63,7 @@ def in_a_start(scene: Scene) -> None:
     pair, row = scene.pair, scene.row("25e")
     for way in ("gb10 start", "site.yml"):
         pair.on_node("stop")
-        pair.boot_takes(25)
+        pair.boot_takes(LONG_BOOT)
         seen: list[Screen] = []
         run: Any = pair.begin("bring up", "--tags", "vllm_tp2") if way == "site.yml" else pair.on_node("start", "--no-wait")
         if way == "site.yml":
@@ -72,8 +73,8 @@ def in_a_start(scene: Scene) -> None:
         while time.monotonic() < end:
             seen.append(pair.on_node("status"))
             time.sleep(0.3)
-        wrong = [screen for screen in seen if screen.code or not screen.text.startswith("STARTING")]
-        last = seen[-1].text.splitlines()[0][:120]
+        wrong = [screen for screen in seen if screen.code or not screen.flat.startswith("STARTING")]
+        last = seen[-1].flat[:120]
         row.saw(f"{way}: {len(seen)} readings by `gb10 status` in 20 s, {len(wrong)} not STARTING with exit code 0; last: {last}")
         row.must(not wrong, f"{way}: {wrong[0].code if wrong else ''} {wrong[0].flat[:200] if wrong else ''}")
         status = row.ran(playbook.screen())
@@ -81,7 +82,7 @@ def in_a_start(scene: Scene) -> None:
         pair.boot_takes(2)
         if way == "site.yml":
             row.ran(run.screen())
-        row.must(pair.comes_back(60), f"{way}: the pair does not serve")
+        row.must(pair.comes_back(LONG_BOOT + 60), f"{way}: the pair does not serve")
 
 
 @situations("""

@@ -15,6 +15,7 @@ from typing import Any
 
 from acceptance import commands
 from acceptance.owner import RAW, REPO, Owner, Running, Screen, wait_for
+from container_lab import NODE
 
 ONLY_SERVING = commands.tags(commands.SERVING)
 POOL = 4194304  # tokens of the stub
@@ -139,6 +140,10 @@ class Pair(Owner):
         text, _mark, code = self.on(node, f"{line} 2>&1; echo exit=$?", timeout=120).rpartition("exit=")
         return Screen(line, int(code), text, time.monotonic() - start)
 
+    def settled(self) -> bool:
+        """Return whether the watch of the head reports that the pair serves: a desired state is not enough."""
+        return "serving since" in self.on_node("status").text
+
     def ids(self) -> list[tuple[str, str]]:
         """Return id and start of each rank's container that exists."""
         found = [self.container(node) for node in self.nodes]
@@ -170,7 +175,7 @@ class Pair(Owner):
     def restored(self) -> str:
         """Serve the release of the inventory again; return what was necessary, empty if nothing was."""
         for node in self.nodes:
-            subprocess.run(["docker", "start", f"gb10-lab-{node}"], check=True, capture_output=True)
+            subprocess.run(["docker", "start", f"{NODE}{node}"], check=True, capture_output=True)
         self.fault()
         self.boot_takes(2)
         wait_for(lambda: self.settled() and self.serves(), 30, 1)

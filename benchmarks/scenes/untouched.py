@@ -9,6 +9,7 @@ from pathlib import Path
 
 from acceptance import commands, test_f_nodes
 from acceptance.owner import REPO, Screen
+from container_lab import NETWORK
 
 from benchmarks.scenes.scene import ONLY_SERVING, Pair, Scene, situations, text_of
 
@@ -33,7 +34,7 @@ def again(scene: Scene) -> None:
     row = scene.row("03")
     words = commands.play("bring up", pair.inventory, *ONLY_SERVING)
     run = row.ran(pair.shell(words, {"ANSIBLE_STDOUT_CALLBACK": "default"}).screen())
-    row.shows(run, "pair1 serves", "http://172.30.70.11:8000/v1", "changed=0")
+    row.shows(run, "pair1 serves", f"http://{NETWORK}11:8000/v1", "changed=0")
     row.untouched(pair, before)
     row = scene.row("38")
     for screen in (pair.run("upgrade"), pair.run("reboot", "--check")):
@@ -85,7 +86,7 @@ def other_controllers(scene: Scene) -> None:
     pair, before, other = scene.pair, scene.pair.ids(), _clone(scene, "laptop")
     row = scene.row("02")
     run = row.ran(other.site())
-    row.must(run.changes <= {"lab-1: Compare with the lock file, or record it there"}, f"it changed {sorted(run.changes)}")
+    row.must(all("Compare with the lock file" in change for change in run.changes), f"it changed {sorted(run.changes)}")
     row.untouched(pair, before)
     path = other.checkout / MARK
     path.write_text(path.read_text(encoding="utf-8") + "\n# newer\n", encoding="utf-8")

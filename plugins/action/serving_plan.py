@@ -168,10 +168,11 @@ class ActionModule(ActionBase):
         folder = Path(os.environ.get("PWD", "."), os.path.expanduser(self._option("evidence")))
         group, file = str(self.group["name"]), evidence_files.name_of(int(self.group["rank"]), self.host)
         if self.labels is not None:  # a run goes on without it
+            complete = False
             with contextlib.suppress(OSError):
-                written = [evidence_files.write(folder / f"{group}-{label}" / file, read) for label, read in zip(self.labels, self.read)]
-                return {"complete": all(written)}
-            return {"complete": False}
+                complete = False not in [evidence_files.write(folder / f"{group}-{label}" / file, read) for label, read in zip(self.labels, self.read)]
+                evidence_files.prune(folder, group)
+            return {"complete": complete}
         label, compare, file = self._option("evidence_label"), self._option("evidence_compare"), f"{group}-{file}"
         self._fail(evidence_files.unusable(folder, label, compare, file))
         old, new = (folder / each / f"{file}.txt" for each in (compare, label))

@@ -24,21 +24,17 @@ class ActionModule(FollowedAction):
 
     def is_long(self) -> bool:
         """Return whether there is something to fetch."""
-        return super().is_long() and self._task.args.get("state") != "absent" and bool(self._task.args.get("fetch"))
+        return super().is_long() and self._task.args.get("state", "present") == "present" and bool(self._task.args.get("fetch"))
 
     def progress(self, report: dict[str, Any]) -> dict[str, Any]:
         """Return share, size, rate, files and the remaining time."""
-        now, total, done, moved = time.monotonic(), *(int(report.get(key) or 0) for key in ("total", "done", "moved"))
+        now, total, done = time.monotonic(), int(report.get("total") or 0), int(report.get("done") or 0)
         if report["state"] == "running" and done >= total > 0:
-            hashed = int(report.get("hashed") or 0)
-            left = self.paces["check"].seconds_left(now, hashed, total)
-            return {"what": f"{self.what()} checking", "percent": 100 * hashed // total, "done": manifest.human(total), "seconds_left": left}
-        rate = (moved - self.before[1]) / max(now - (self.before[0] or self.began), 1e-3)
-        if report["state"] == "done":
-            rate = moved / max(float(report.get("copy_seconds") or 0), 1e-3)
-        self.before = (now, moved)
+            return {"what": f"{self.what()} checking", "done": manifest.human(total)}
+        rate = int(report.get("rate") or (done - self.before[1]) / max(now - (self.before[0] or self.began), 1e-3) / 1e6)
+        self.before = (now, done)
         return {
             "percent": 100 * done // total if total else 100, "done": manifest.human(done), "total": manifest.human(total),
             "seconds_left": self.paces["copy"].seconds_left(now, done, total),
-            "notes": [f"{rate / 1e6:.0f} MB/s", f"{report.get('files_done', 0)} of {report.get('files', 0)} files"],
+            "notes": [f"{rate} MB/s", f"{report.get('files_done', 0)} of {report.get('files', 0)} files"],
         }  # fmt: skip

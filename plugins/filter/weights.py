@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest, offers, plans
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest, plans
 from ansible_collections.gb10.cluster.plugins.plugin_utils.filters import raises
 
 
@@ -27,4 +27,4 @@ class FilterModule:
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         """Return the filters by name."""
-        return {"weights_plan": weights_plan, "weights_ways": offers.ways, "human_bytes": manifest.human}
+        return {"weights_plan": weights_plan, "human_bytes": manifest.human}

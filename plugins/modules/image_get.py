@@ -2,15 +2,16 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Pull an image, or build it from a folder with a Dockerfile on the node."""
+"""Pull an image, build it from a folder with a Dockerfile on the node, save it as an archive, or load it from one."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: image_get
-short_description: Pull an image, or build it
+short_description: Pull, build, save or load an image
 description:
   - Pulls by digest if one is given, and tags the result. Or builds the Dockerfile of a folder. A build that fails leaves the image of this name as it is.
+  - Or saves it as the archive C(image.tar) of a folder, which M(gb10.cluster.weights_copy) can offer, or loads this archive.
   - BuildKit is used if the node has it (C(docker buildx version)).
   - Shows progress. The work is a transient systemd unit, so that it continues if the connection breaks.
 extends_documentation_fragment:
@@ -23,13 +24,13 @@ attributes:
   idempotent:
     support: none
     details:
-      - It always pulls or builds. Call it if the image is not available.
+      - It does its work on each call. Call it if the image or the archive is not available.
 options:
   how:
     description:
-      - Whether to pull or to build.
+      - What to do.
     type: str
-    choices: [pull, build]
+    choices: [pull, build, save, load]
     required: true
   reference:
     description:
@@ -44,6 +45,10 @@ options:
   context:
     description:
       - Folder on the node with the Dockerfile and what it copies.
+    type: path
+  folder:
+    description:
+      - Folder of the archive, for V(save) and V(load). V(save) empties it.
     type: path
   build_args:
     description:
@@ -62,7 +67,7 @@ options:
     default: image
   max_seconds:
     description:
-      - Seconds after which the pull or build is ended.
+      - Seconds after which the work is ended.
     type: int
     default: 14400
   step:
@@ -98,9 +103,17 @@ id:
   returned: success
   type: str
   sample: sha256:9306118e50b2...
+files:
+  description: The archive, in the form of O(gb10.cluster.weights_copy#module:fetch).
+  returned: with O(how=save)
+  type: list
+  elements: dict
+  sample: [{path: image.tar, size: 1073752064, sha256: 5d1c..., mtime_ns: 1795241700000000000}]
 """
 
+import os
 import re
+import shutil
 from collections.abc import Mapping
 from typing import Any
 
@@ -109,9 +122,11 @@ from ansible_collections.gb10.cluster.plugins.module_utils._docker import build_
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DockerError
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.image_plan import ImageError
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Runner, runner
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer import unit_job
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest, model_folder, rail_copy, unit_job
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.unit_job import Job, JobError
 
+ARCHIVE = "image.tar"
+RESERVE = 1 << 30
 WRONG = ("error", "denied", "not found", "failed", "cannot", "no such", "no space")
 REMEDIES = (
     (
@@ -136,9 +151,14 @@ def pull_commands(reference: str, digest: str) -> list[list[str]]:
 
 
 def commands(params: Mapping[str, Any], run: Runner) -> list[list[str]]:
-    """Return the docker commands of a pull or a build, in order."""
+    """Return the commands of the work, in order."""
     if params["how"] == "pull":
         return pull_commands(params["reference"], params["digest"])
+    if params["how"] == "save":
+        archive = os.path.join(params["folder"], ARCHIVE)
+        return [["docker", "save", "--output", archive, params["reference"]], ["sha256sum", archive]]
+    if params["how"] == "load":
+        return [["docker", "load", "--quiet", "--input", os.path.join(params["folder"], ARCHIVE)]]
     return [build_plan.command(params, buildkit=run(["docker", "buildx", "version"])[0] == 0)]
 
 
@@ -160,40 +180,66 @@ def report_of(log: str) -> dict[str, Any]:
 
 
 def explain_failure(log: str, params: Mapping[str, Any]) -> str:
-    """Return the decisive line of a failed pull or build, with its remedy."""
+    """Return the decisive line of failed work, with its remedy."""
     if params["how"] == "build":
         return build_plan.explain_failure(log, params["reference"])
+    doing = {"pull": "pulling", "save": "saving", "load": "loading"}[params["how"]]
     wrong = [line for line in log.splitlines() if any(word in line.lower() for word in WRONG)]
     last = unit_job.last_line("\n".join(wrong) or log)
-    return f"pulling {params['reference']} failed ({last}): {unit_job.remedy_of(last, REMEDIES, 'run again, finished layers are kept')}"
+    return f"{doing} {params['reference']} failed ({last}): {unit_job.remedy_of(last, REMEDIES, 'run again, finished layers are kept')}"
+
+
+def make_room(reference: str, folder: str) -> None:
+    """Empty the folder of the archive, and check that the image fits. Raises ImageError, DockerError, OSError."""
+    shutil.rmtree(folder, ignore_errors=True)
+    image = images.inspect_image(reference)
+    if image is None:
+        raise ImageError(f"{reference} is not on this node any more: run again")
+    free, need = model_folder.free_bytes(folder), int(image.get("Size") or 0) + RESERVE
+    if need > free:
+        raise ImageError(
+            f"{manifest.human(free)} are free for {folder}, and up to {manifest.human(need)} are needed to send {reference}: "
+            "free space there (docker image prune), or set image_distribution to pull"
+        )
+    os.makedirs(folder, mode=0o700)
+
+
+def archive_of(folder: str, log: str) -> list[dict[str, Any]]:
+    """Return the saved archive, with the hash that sha256sum has printed last. Raises OSError."""
+    info = os.stat(os.path.join(folder, ARCHIVE))
+    return [{"path": ARCHIVE, "size": info.st_size, "sha256": unit_job.last_line(log).split()[0], "mtime_ns": info.st_mtime_ns}]
 
 
 def main() -> None:
-    """Pull or build."""
+    """Pull, build, save or load."""
     module = AnsibleModule(
         argument_spec={
-            "how": {"type": "str", "choices": ["pull", "build"], "required": True},
+            "how": {"type": "str", "choices": ["pull", "build", "save", "load"], "required": True},
             "reference": {"type": "str", "required": True},
             "digest": {"type": "str", "default": ""},
             "context": {"type": "path"},
+            "folder": {"type": "path"},
             "build_args": {"type": "dict", "default": {}},
             "label": {"type": "str", "default": ""},
             "name": {"type": "str", "default": "image"},
             "max_seconds": {"type": "int", "default": 14400},
             "step": unit_job.STEP,
         },
-        required_if=[("how", "build", ("context",))],
+        required_if=[("how", "build", ("context",)), *(("how", how, ("folder",)) for how in ("save", "load"))],
         supports_check_mode=True,
     )
     params = module.params
     if module.check_mode:
-        module.exit_json(changed=True, id="")
+        module.exit_json(changed=True, id="", files=[])
     run, building = runner(module), params["how"] == "build"
     job = Job(params["name"] + "-get", run)
 
     def start() -> None:
+        if params["how"] == "save":
+            make_room(params["reference"], params["folder"])
         job.prepare()
-        job.start_commands(commands(params, run), params["max_seconds"], f"{params['how']} {params['reference']}", ["Environment=HOME=/root"])
+        properties = ["Environment=HOME=/root", *(rail_copy.BOUNDS if params["how"] in ("save", "load") else [])]
+        job.start_commands(commands(params, run), params["max_seconds"], f"{params['how']} {params['reference']}", properties)
 
     try:
         unit_job.follow(module, job, start, lambda: report_of(job.output()))
@@ -208,12 +254,13 @@ def main() -> None:
         image = images.inspect_image(params["reference"])
         if image is None:
             raise ImageError(f"docker succeeded, but {params['reference']} is not in the engine: see journalctl -u docker on the node")
+        files = archive_of(params["folder"], log) if params["how"] == "save" else []
     except (ImageError, JobError, DockerError) as error:
         job.stop()
         module.fail_json(msg=str(error))
     except OSError as error:
         module.fail_json(msg=f"{error.filename} cannot be written ({error.strerror}): run with become")
-    module.exit_json(changed=True, id=(image or {}).get("Id"), report={"state": "done"})
+    module.exit_json(changed=True, id=(image or {}).get("Id"), files=files, report={"state": "done"})
 
 
 if __name__ == "__main__":

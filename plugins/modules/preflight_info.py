@@ -131,6 +131,12 @@ driver:
   returned: always
   type: dict
   sample: {loaded: 580.173.02, on_disk: 580.173.02, libraries: [580.173.02], gpus: [NVIDIA GB10], error: "", present: true}
+copy_missing:
+  description: Programs of the copies between the ranks that are not installed.
+  returned: always
+  type: list
+  elements: str
+  sample: [rrsync]
 broken_packages:
   description: Packages of driver, kernel and containers that dpkg holds for half-done.
   returned: always

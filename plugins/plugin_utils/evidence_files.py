@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files impo
 #: What differs between any two collections: processes of the connection, counters of bridges.
 NOISE = re.compile(r"^@@|BECOME-SUCCESS|sshd-session|hello_timer|ps axo pid|/usr/bin/python3$")
 LINES = 300
+MOST_FOLDERS = 100  # of a group, under labels of its agent. The oldest go; those under a label of a user stay
 
 
 def name_of(rank: int, host: str) -> str:
@@ -35,6 +37,13 @@ def write(path: Path, read: Mapping[str, Any]) -> bool:
         if content:
             write_atomically(f"{path}{suffix}", str(content), 0o600)
     return bool(document.get("text"))
+
+
+def prune(folder: Path, group: str) -> None:
+    """Remove all but the newest folders that have a label of the group's agent. Raises OSError."""
+    own = [path for path in folder.iterdir() if re.fullmatch(rf"{re.escape(group)}-([0-9a-f]{{12}}|crash-|restart-).*", path.name)]
+    for path in sorted(own, key=lambda path: path.stat().st_mtime)[:-MOST_FOLDERS]:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def unusable(folder: Path, label: str, compare: str, name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -63,4 +64,4 @@ def test_a_copy_is_predicted_and_its_failure_does_not_end_the_run(tmp_path: Path
         assert fetched["two"]["copied"] == ["kernel.so"]
     else:
         text = " ".join(result["lines"][0] for result in shown(done, "collective | Report that the cache was not copied").values())
-        assert "so this start compiles its kernels: listen is empty" in text
+        assert re.search("so this start compiles its kernels: (files are offered to named peers only|r?rsync.* is not installed on this node)", text), text

@@ -21,7 +21,7 @@ IMAGE = """
   hosts: gb10
   gather_facts: false
   vars:
-    absent: {reference: "vllm:1", exists: false, id: "", repo_digests: [], layers: [], chains: [], fingerprint: "", store: classic, served: "", surplus: 0}
+    absent: {reference: "vllm:1", exists: false, id: "", repo_digests: [], layers: [], fingerprint: "", store: classic, served: "", surplus: 0}
   tasks:
     - name: Plan
       ansible.builtin.set_fact:

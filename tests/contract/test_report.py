@@ -99,7 +99,7 @@ def test_requests_of_a_page_without_the_policy_are_seen(browser: Browser) -> Non
     assert urls == ["http://192.0.2.1/x.png"]
 
 
-@pytest.mark.long  # tests/lab/test_h_report.py has the report of half a pair
+@pytest.mark.long
 def test_playbook_shows_receipts_of_the_controller_and_a_node_that_is_off_as_it_was_read_last(tmp_path: Path) -> None:
     hosts = LOCAL_PAIR.replace("one:", "lab-1:").replace("two:", "lab-2:").replace("127.0.0.2", "127.0.0.2, ansible_connection: ssh, ansible_port: 1")
     (tmp_path / "hosts.yml").write_text(hosts.format(python=sys.executable), encoding="utf-8")

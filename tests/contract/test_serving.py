@@ -354,7 +354,7 @@ def test_evidence_that_cannot_be_kept_does_not_change_the_verdict(pair: Pair) ->
     assert messages(done) == dict.fromkeys(("one", "two"), f"{BACK} Evidence: {pair.folder}/evidence/pair1-{NEW}/ {lacks}")
 
 
-# tests/lab/test_f_agent.py has the takeover.
+# benchmarks/situations.py (11e, 14) has the takeover.
 def test_second_run_with_another_release_is_refused(pair: Pair) -> None:
     state = {"desired": desired("cccccccccccc"), "outcome": outcome(None, final=False, phase="starting")}
     done = pair.play(state=state)

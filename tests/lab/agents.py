@@ -9,7 +9,6 @@ from acceptance.owner import wait_for
 from container_lab import Lab
 
 FOLDER = "/opt/gb10-cluster/vllm_tp2/pair1"
-MEMORY_KIB = 40 * 1024
 _PID = "$(systemctl show --property MainPID --value gb10-agent)"
 
 
@@ -49,11 +48,6 @@ def kill_in_phase(lab: Lab, phase: str, seconds: float = 180, delay: float = 0.0
     kill_it = f"{seen} && sleep {delay} && kill -KILL $pid && echo killed && exit"
     loop = f"pid={_PID}; end=$(( $(date +%s) + {seconds:.0f} )); while [ $(date +%s) -lt $end ]; do {kill_it}; sleep 0.05; done"
     return lab.on(1, loop, check=False, timeout=seconds + 60).strip() == "killed"
-
-
-def peak_kib(lab: Lab, node: int) -> int:
-    """Return the peak memory of a node's agent since its start."""
-    return int(lab.on(node, f"awk '/VmHWM/ {{ print $2 }}' /proc/{_PID}/status").strip())
 
 
 def last_event(lab: Lab) -> int:

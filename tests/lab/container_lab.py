@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import playbook
+from acceptance.owner import INSTANCE
 
 #: The inventory of the lab with the stub of an engine (lab/engine).
 STUB = playbook.REPO / "inventories/lab-stub"
+#: How names of containers and addresses of management begin, in the lab of GB10_LAB_INSTANCE.
+NODE, NETWORK = f"gb10-lab{INSTANCE}-", f"172.30.{70 + int(INSTANCE or 0)}."
 
 
 def api_key(node: int = 1) -> str:
@@ -31,14 +34,12 @@ class Lab:
     def __init__(self, inventory: Path, folder: Path) -> None:
         self.inventory = inventory
         self.folder = folder
-        self.stub = inventory.name == STUB.name
-        self.model = "lab-stub" if self.stub else "lab-tiny"
-        self.image = "gb10-lab/stub:1" if self.stub else "gb10-lab/vllm-cpu:0.32.0"
+        self.model = "lab-stub" if inventory.name == STUB.name else "lab-tiny"
 
     @staticmethod
     def on(node: int, command: str, check: bool = True, timeout: float = 60) -> str:
         """Run a shell line as root on a node and return what it printed."""
-        out = subprocess.run(["docker", "exec", f"gb10-lab-{node}", "sh", "-c", command], check=False, capture_output=True, text=True, timeout=timeout)
+        out = subprocess.run(["docker", "exec", f"{NODE}{node}", "sh", "-c", command], check=False, capture_output=True, text=True, timeout=timeout)
         assert out.returncode == 0 or not check, f"lab-{node}: {command}: {out.stderr}"
         return out.stdout
 
@@ -54,12 +55,9 @@ class Lab:
 
     def identity(self, nodes: tuple[int, ...] = (1, 2)) -> list[tuple[str, str]]:
         """Return (id, StartedAt) of each node's engine."""
-        out = []
-        for node in nodes:
-            state = self.inspect(node)
-            assert state is not None, f"no engine on lab-{node}"
-            out.append((state["Id"], state["State"]["StartedAt"]))
-        return out
+        found = [self.inspect(node) for node in nodes]
+        assert all(found), f"no engine on one of the nodes {nodes}"
+        return [(state["Id"], state["State"]["StartedAt"]) for state in found if state]
 
     def gone(self, nodes: tuple[int, ...] = (1, 2)) -> bool:
         """Whether no engine is left, neither container nor process."""
@@ -70,7 +68,7 @@ class Lab:
         key = self.on(node, f"cut -d= -f2 {api_key(node)} 2>/dev/null || true").strip() if key is None else key
         body = json.dumps({"model": self.model, "prompt": prompt, "max_tokens": 16, "temperature": 0}).encode()
         headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
-        request = urllib.request.Request(f"http://172.30.70.{10 + node}:8000/v1/completions", body, headers)
+        request = urllib.request.Request(f"http://{NETWORK}{10 + node}:8000/v1/completions", body, headers)
         try:
             with urllib.request.urlopen(request, timeout=60) as answer:
                 return answer.status, str(json.load(answer)["choices"][0]["text"])

@@ -22,7 +22,7 @@ import agents
 import playbook
 from acceptance.owner import wait_for
 from agents import FOLDER
-from container_lab import Lab
+from container_lab import NODE, Lab
 from faults import UNWATCHED
 
 PLACE = "/opt/gb10-cluster"
@@ -633,7 +633,7 @@ def moved_tag(case: Case) -> None:
         case.lab.on(node, f"docker tag {IMAGE} gb10-lab/kept:1")
     commit = f"c=$(docker create {IMAGE} true) && date > /root/new && docker cp /root/new $c:/new && docker commit $c {IMAGE} && docker rm $c"
     case.lab.on(1, commit)
-    copy = f"docker exec gb10-lab-1 docker save {IMAGE} | docker exec -i gb10-lab-2 docker load"
+    copy = f"docker exec {NODE}1 docker save {IMAGE} | docker exec -i {NODE}2 docker load"
     subprocess.run(copy, shell=True, check=True, capture_output=True)
     try:
         check = case.play("site.yml", "--check", within=60)
@@ -701,7 +701,7 @@ def controller_stopped(case: Case) -> None:
 
 CUT = (
     "nft add table ip gb10cut && nft add chain ip gb10cut out '{ type filter hook output priority 0; }'"
-    " && nft add rule ip gb10cut out ip daddr 192.168.200.12 tcp dport 22 drop; pkill -KILL -f '[s]sh: /run/gb10-agent/control-1'"
+    " && nft add rule ip gb10cut out oifname enp1s0f0np0 tcp dport 22 drop; pkill -KILL -f '[s]sh: /run/gb10-agent/control-1'"
 )
 HEAL = "nft delete table ip gb10cut"
 

@@ -1,4 +1,4 @@
-"""Faults on the lab with the real engine, as data: what is done, and what the play must report. Used by the tests and by benchmarks/fault_table.py."""
+"""Faults on the lab with the real engine, as data: what is done, and what the play must report. Used by benchmarks/fault_table.py."""
 
 from __future__ import annotations
 
@@ -118,7 +118,6 @@ FAULTS = [
         act="for m in 200 400 600 800 1000 1200; do docker update --memory ${m}m --memory-swap ${m}m gb10-pair1-rank1 && break; done",
     ),
 ]  # fmt: skip
-BY_NAME = {fault.name: fault for fault in FAULTS}
 
 
 @dataclass

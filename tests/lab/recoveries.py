@@ -1,4 +1,4 @@
-"""Faults on a served pair that comes back by itself, as data: what is done, how soon it must be noticed. Used by the tests and by benchmarks/recovery.py."""
+"""Faults on a served pair that comes back by itself, as data: what is done, how soon it must be noticed. Used by benchmarks/recovery.py."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import agents
 from acceptance.owner import wait_for
-from container_lab import BEARER, Lab
+from container_lab import BEARER, NODE, Lab
 
 RAIL = "enp1s0f0np0"
 SERVES = (200, " Paris.")
@@ -31,7 +31,7 @@ def restart(*nodes: int) -> Callable[[Lab], float]:
     """Return a fault that cuts the power of nodes and starts them; it counts from when the last Docker Engine answers."""
 
     def act(lab: Lab) -> float:
-        names = [f"gb10-lab-{node}" for node in nodes]
+        names = [f"{NODE}{node}" for node in nodes]
         for word in ("kill", "start"):
             subprocess.run(["docker", word, *names], check=True, capture_output=True, timeout=120)
         up = wait_for(lambda: all(lab.on(node, "docker version >/dev/null 2>&1 && echo up", check=False) for node in nodes), 120, 0.3)

@@ -1,34 +1,16 @@
-"""Values of a Compose file as Docker reads them, and variants of the main job that take long."""
+"""Values of a Compose file as Docker reads them, and the collection as it is installed from its tarball."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import playbook
-import pytest
 from compose_values import NUMBERS, VALUES, rendered
-from container_lab import Lab, api_key
-
-
-@pytest.mark.long
-def test_another_key_is_made_and_used_when_the_file_is_removed(served: Lab) -> None:
-    old = served.on(1, f"cut -d= -f2 {api_key()}").strip()
-    served.on(1, f"rm {api_key()} && gb10 stop")
-    refused = served.on(1, "gb10 start 2>&1 || true")
-    assert api_key() in refused
-    assert served.gone()
-    run = served.play("site.yml", "--tags", "vllm_tp2")
-    assert run.rc == 0, run.stdout[-4000:]
-    assert f"the API needs the new key in {api_key()}" in " ".join(run.stdout.split())
-    assert served.complete() == (200, " Paris.")
-    assert served.complete(key=old)[0] == 401
-    assert served.play("site.yml", "--tags", "vllm_tp2").changed == set()
+from container_lab import Lab
 
 
 def test_docker_compose_reads_each_value_as_it_was_written(lab: Lab) -> None:
@@ -40,28 +22,6 @@ def test_docker_compose_reads_each_value_as_it_was_written(lab: Lab) -> None:
     assert {name: found[name].replace("$$", "$") for name in values} == values
 
 
-@pytest.mark.long
-def test_a_play_that_is_interrupted_half_way_converges_when_run_again(lab: Lab) -> None:
-    before = lab.identity()
-    command = [sys.executable, "-m", "ansible", "playbook", "site.yml", "-i", str(lab.inventory), "--tags", "vllm_tp2", "-e", "gb10_receipts=/tmp/gb10-r"]
-    process = subprocess.Popen(command, cwd=playbook.REPO, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        state = lab.inspect(2)
-        if state is not None and state["Id"] != before[1][0]:
-            break
-        time.sleep(0.3)
-    else:
-        pytest.fail("the worker was not started again")
-    process.send_signal(signal.SIGKILL)
-    subprocess.run(["pkill", "-KILL", "-s", str(process.pid)], check=False)
-    process.wait()
-    run = lab.play("site.yml", "--tags", "vllm_tp2")
-    assert run.rc == 0, run.stdout[-4000:]
-    assert lab.complete() == (200, " Paris.")
-
-
-@pytest.mark.long
 def test_installed_from_its_tarball_it_runs_from_anywhere(lab: Lab, tmp_path: Path) -> None:
     """Built, installed into an empty path, and run from another folder by the name of its playbook."""
     galaxy = str(Path(sys.executable).parent / "ansible-galaxy")

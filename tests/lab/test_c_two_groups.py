@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 
 import playbook
-import pytest
 from container_lab import Lab, bring_up
 
 
-@pytest.mark.long
 def test_two_serving_groups_come_up_side_by_side_in_one_run(lab: Lab) -> None:
     bring_up(4)
     inventory = playbook.REPO / "inventories/lab4"

@@ -10,7 +10,6 @@ import os
 import re
 import secrets
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -143,25 +142,6 @@ def no_trace_of(newcomer: Newcomer) -> None:
     assert newcomer.folder / "screen" in files
     assert [str(path) for path in files if newcomer.password.encode() in path.read_bytes()] == []
     assert "StrictHostKeyChecking=no" not in (newcomer.folder / "calls").read_text(encoding="utf-8", errors="replace")
-
-
-@pytest.mark.long
-def test_sudo_with_a_password_leads_to_the_option_in_the_commands(lab: Lab, newcomer: Newcomer, tmp_path: Path) -> None:
-    for node in (1, 2):
-        lab.on(node, f"echo '{USER} ALL=(ALL:ALL) PASSWD: ALL' >/etc/sudoers.d/92-{USER}")
-    answers = {
-        r"yes/no/\[fingerprint\][^\r]*:\r": "yes",
-        r"Make an SSH key[^\r]*:\r": "",
-        r"newcomer@[^\r]*password:\r": newcomer.password,
-        r"Password for sudo[^\r]*:\r": newcomer.password,
-        r"Profile, its number[^\r]*:\r": "1",
-        r"Folder of the model[^\r]*:\r": "",
-        r"Write it\?[^\r]*:\r": "",
-    }
-    given = f"-e setup_inventory={tmp_path}/mine -e setup_head={HEAD} -e setup_worker={WORKER} -e setup_user={USER}"
-    screen = newcomer.shell(f"{Path(sys.executable).parent}/ansible-playbook playbooks/setup.yml {given}", REPO, answers, seconds=120)
-    assert re.search(r"site\.yml -i \S+ -K --check --diff", screen)
-    no_trace_of(newcomer)
 
 
 def test_the_readme_is_short() -> None:

@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer import http_copy, model_folder
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer import model_folder
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
 
 
 def test_refuses_a_sparse_file_before_it_is_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_copy, "sha256_file", lambda path: pytest.fail(f"hashes {path}"))
+    monkeypatch.setattr(model_folder, "sha256_file", lambda path: pytest.fail(f"hashes {path}"))
     place = tmp_path / "model.safetensors"
     place.touch()
     os.truncate(place, 64 << 30)

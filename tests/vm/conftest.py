@@ -1,4 +1,4 @@
-"""The VM lab as fixtures. A module that changes the machines asks for fresh ones."""
+"""The VM lab as fixtures."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ class VmLab:
 
     nodes = (1, 2)
     hosts = ("vm-1", "vm-2")
-    netdevs = ("enp1s0f0np0", "enP2p1s0f0np0")
-    hcas = ("rocep1s0f0", "roceP2p1s0f0")
     inventory = INVENTORY
 
     def __init__(self, folder: Path) -> None:
@@ -59,14 +57,6 @@ class VmLab:
         self.command("reboot", *(["--hard", f"--off={off}"] if hard else []), *map(str, nodes))
         return time.monotonic() - started
 
-    def cut(self, cable: str, *nodes: int) -> None:
-        """Pull `rail0`, `rail1` (both ends) or `mgmt` (the nodes named)."""
-        self.command("cut", cable, *map(str, nodes))
-
-    def heal(self, cable: str, *nodes: int) -> None:
-        """Plug it in again."""
-        self.command("heal", cable, *map(str, nodes))
-
     def play(self, name: str = "site.yml", *arguments: str, **more: Any) -> playbook.Run:
         """Run a playbook on the machines; receipts and evidence land in the session's folder."""
         variables = {"gb10_receipts": str(self.folder / "receipts"), "gb10_evidence": str(self.folder / "evidence"), **(more.pop("variables", None) or {})}
@@ -99,14 +89,5 @@ def vmlab_up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VmLab]:
 def vmlab(vmlab_up: VmLab) -> VmLab:
     """The machines as an earlier module left them, with every cable in."""
     for cable in ("mgmt", "rail0", "rail1"):
-        vmlab_up.heal(cable)
+        vmlab_up.command("heal", cable)
     return vmlab_up
-
-
-@pytest.fixture(scope="module")
-def fresh_vmlab(vmlab: VmLab) -> VmLab:
-    """Factory-fresh machines: fresh disks and a fresh boot at the module's start, unless they are still unused."""
-    if not vmlab.pristine:
-        vmlab.reset()
-    vmlab.pristine = False
-    return vmlab

@@ -1,4 +1,4 @@
-"""What the tests of the roles on VMs share: one state before the first run, one converged state, and reading the kernel without any role."""
+"""What the tests of the roles on VMs share: one converged state, and reading the kernel without any role."""
 
 from __future__ import annotations
 
@@ -19,13 +19,6 @@ TAGS = "preflight,sysctl,readahead,docker,roce"
 RAILS = (("rail0", "enp1s0f0np0", "rocep1s0f0", "192.168.200"), ("rail1", "enP2p1s0f0np0", "roceP2p1s0f0", "192.168.201"))
 OWN_NETPLAN = "/etc/netplan/60-gb10-cluster.yaml"
 PENDING = "/var/lib/gb10-cluster/roce/pending"
-SYSCTLS = {
-    "vm.watermark_boost_factor": "0",
-    "vm.vfs_cache_pressure": "200",
-    "vm.dirty_ratio": "5",
-    "vm.dirty_background_ratio": "2",
-    "vm.overcommit_memory": "0",
-}
 FILES = "/etc/netplan /etc/udev /etc/docker /etc/security /etc/sysctl.d /etc/systemd /etc/tmpfiles.d /etc/NetworkManager /etc/fstab"
 # Figures that the kernel changes by itself, at any time or at each boot.
 COUNTERS = re.compile(
@@ -74,28 +67,6 @@ def state(lab: VmLab, node: int) -> dict[str, Any]:
     return {"sysctl": {key: value for key, value in values.items() if not COUNTERS.match(key)}, **{key: text.splitlines() for key, text in output.items()}}
 
 
-def plant_swap_unit(lab: VmLab) -> None:
-    """Give vm-2 what brings swap back at every boot and stands in no fstab: a swap unit of its own, enabled and on."""
-    lab.on(
-        2,
-        "fallocate -l 32M /swap-of-mine || dd if=/dev/zero of=/swap-of-mine bs=1M count=32 status=none; chmod 600 /swap-of-mine; "
-        "mkswap -q /swap-of-mine; systemd-escape -p --suffix=swap /swap-of-mine > /tmp/unit; "
-        'printf "[Unit]\\nDescription=mine\\n[Swap]\\nWhat=/swap-of-mine\\n[Install]\\nWantedBy=swap.target\\n" > "/etc/systemd/system/$(cat /tmp/unit)"; '
-        'systemctl daemon-reload; systemctl enable --now -q "$(cat /tmp/unit)"; grep -q swap-of-mine /proc/swaps',
-        timeout=240,
-    )
-
-
-def before(lab: VmLab) -> dict[int, dict[str, Any]]:
-    """Return the state before the first run, read once on fresh machines."""
-    known = lab.folder / "before.json"
-    if not known.exists():
-        docker_answers(lab)
-        plant_swap_unit(lab)
-        known.write_text(json.dumps({node: state(lab, node) for node in NODES}), encoding="utf-8")
-    return {int(node): value for node, value in json.loads(known.read_text(encoding="utf-8")).items()}
-
-
 def site(lab: VmLab, *arguments: str, tags: str = TAGS, **variables: Any) -> Run:
     """Run site.yml for some roles, of one node too: site.yml refuses `--limit` to a part of a group for the role roce."""
     if "--limit" in arguments:
@@ -107,7 +78,6 @@ def converged(lab: VmLab) -> None:
     """See that the roles have run on these machines once in this session."""
     mark = lab.folder / "converged"
     if not mark.exists():
-        before(lab)
         run = site(lab)
         assert run.rc == 0, run.stdout[-4000:]
         mark.touch()
@@ -120,11 +90,6 @@ def task_result(run: Run, task: str, host: str) -> dict[str, Any]:
     found = [d for d in found if d["host"] == host and task in d["task"]]
     assert found, f"{task} did not run on {host}:\n{run.stdout[-3000:]}"
     return dict(found[-1].get("res") or {})
-
-
-def words(text: str) -> str:
-    """One line, single spaces: a screen wraps sentences."""
-    return " ".join(text.split())
 
 
 def rail_facts(lab: VmLab, node: int) -> dict[str, tuple[int, list[str]]]:

@@ -1,101 +1,121 @@
-"""The agent on real kernels: its installation, its session over the rail, a boot without a controller, reboots in the middle of a boot.
+"""The agent on real kernels: reboots in the middle of a boot, and a rank that stops itself before the memory of its node is exhausted.
 
 The stub of both labs (lab/engine) takes the engine's part, which the guests cannot carry.
 """
 
 from __future__ import annotations
 
+import base64
+import io
 import json
-from typing import TYPE_CHECKING
+import shlex
+import tarfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from vm.node_helpers import probe
-from vm.serve_helpers import HEAD_RAIL, WORKER_RAIL, answer, boot_again, prepared, serve, settled
+import yaml
+from playbook import REPO
+from vm.node_helpers import NODES, converged, docker_answers, rail_facts, until, wanted_rails
 
 if TYPE_CHECKING:
-    from playbook import Run
     from vm.conftest import VmLab
 
-# The master connection of the agent is not used, so that these calls show what the key alone is worth.
-AS_HEAD = (
-    "ssh -F /dev/null -i /var/lib/gb10-cluster/agent/id_ed25519 -o BatchMode=yes -o IdentitiesOnly=yes -o HostKeyAlias=gb10-rank1"
-    f" -o UserKnownHostsFile=/var/lib/gb10-cluster/agent/known_hosts -o StrictHostKeyChecking=yes -o ConnectTimeout=30 -b {HEAD_RAIL}"
-)
+STUB = REPO / "lab/engine"
+VARIABLES = REPO / "tests/vm/stub.yml"
+#: The command of the stub, next to its program.
+LAUNCHER = "import os, sys\nsys.path.insert(0, os.path.dirname(__file__))\nfrom engine.__main__ import main\nmain()\n"
+MODEL = "/srv/models/vm-stub"
+HEAD_RAIL = "192.168.200.11"
+# The ranks have met: the boot is under way. `ss` is light, where each `docker` or `gb10` takes seconds of an emulated CPU.
+MET = "ss -Htn state established '( sport = :29501 or dport = :29501 )' | grep -q ."
+COMPLETION = '{"model": "stub", "prompt": "The capital of France is", "max_tokens": 8}'
+RUNNING = "docker ps --quiet --filter label=gb10.cluster.group=pair1 | wc -l"
+HOG_MIB = 200  # below memory_floor_gib
+# 32 MiB a second until less than HOG_MIB is available, and whenever more is.
+HOG = f"""
+import re, time
+held = []
+while True:
+    if int(re.search(r"MemAvailable: +([0-9]+)", open("/proc/meminfo").read())[1]) > {HOG_MIB} << 10:
+        held.append(b"x" * (8 << 20))
+    time.sleep(0.25)
+"""
 
 
 @pytest.fixture(scope="module")
 def lab(vmlab: VmLab) -> VmLab:
-    """Both machines with rails and Docker, the stub in their model store."""
-    return prepared(vmlab)
-
-
-@pytest.fixture(scope="module")
-def cut_off(lab: VmLab) -> str:
-    """A first run whose controller is killed when the boot begins, and the head without its management link from then on. Return its answer over the rail."""
-    run = serve(lab, dies_at="follow | Judge the boot")
-    assert run.tasks("State the desired release"), run.stdout[-4000:]
-    lab.cut("mgmt", 1)
-    try:
-        return answer(lab)
-    finally:
-        lab.heal("mgmt", 1)
-
-
-@pytest.fixture(scope="module")
-def followed(lab: VmLab, cut_off: str) -> Run:
-    """The next run."""
-    run = serve(lab)
+    """Both machines with the stub pair serving. Its boots take 20 s."""
+    if any(rail_facts(vmlab, node) != wanted_rails(node) for node in NODES):
+        converged(vmlab)
+    docker_answers(vmlab)
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:xz") as archive:
+        archive.add(STUB, "engine", filter=lambda info: None if "__pycache__" in info.name else info)
+    program = base64.b64encode(packed.getvalue()).decode()
+    for node in NODES:
+        # A busy machine finds the disk after the boot has given it up, and what is written until then is hidden in the next boot.
+        vmlab.on(node, "mountpoint -q /srv/models || mount /srv/models")
+        vmlab.on(node, f"mkdir -p {MODEL}/control; echo 20 >{MODEL}/control/seconds; echo '{{}}' >{MODEL}/config.json")
+        vmlab.on(node, f"cd {MODEL}; printf %b {shlex.quote(LAUNCHER)} >vllm; base64 -d <<'END' | tar -xJ --no-same-owner\n{program}\nEND")
+    run = vmlab.play("playbooks/site.yml", "--tags", "vllm_tp2", variables=yaml.safe_load(VARIABLES.read_text(encoding="utf-8")))
     assert run.rc == 0, run.stdout[-4000:]
-    return run
+    return vmlab
 
 
-def test_boot_ends_without_controller_and_management_link(cut_off: str) -> None:
-    assert cut_off == " Paris."
+def state(lab: VmLab) -> dict[str, Any]:
+    """Return what the head's agent reports."""
+    return dict(json.loads(lab.on(1, "gb10 call state")))
 
 
-def test_next_run_prints_the_outcome_and_changes_nothing(followed: Run) -> None:
-    assert followed.changed == set()
-    assert "pair1 serves" in followed.stdout
-    assert "boot " in followed.stdout, "the summary has the boot that ended meanwhile"
-    assert followed.tasks("Judge the boot"), "it has read the outcome of that boot"
+def boot_again(lab: VmLab) -> int:
+    """Ask the agent on the head for a restart, without a controller. Return its generation when both ranks of the new boot have met."""
+    release = state(lab)["desired"]["release"]
+    wanted = {"state": "serving", "release": release, "by": "test", "reasons": ["restart"], "options": {"wait_seconds": 600}}
+    generation = int(json.loads(lab.on(1, f"gb10 call desire {shlex.quote(json.dumps(wanted))}"))["generation"])
+    until(lab, 1, f"! {MET}")
+    until(lab, 1, MET)
+    return generation
 
 
-def test_session_runs_over_the_rail(lab: VmLab, followed: Run) -> None:
-    logins = [line for line in lab.on(2, "journalctl -o cat -t sshd-session -b").splitlines() if line.startswith("Accepted ") and " for gb10-agent " in line]
-    assert logins
-    assert all(f"Accepted publickey for gb10-agent from {HEAD_RAIL} " in line for line in logins), logins
+def settled(lab: VmLab, generation: int, seconds: float = 400) -> dict[str, Any]:
+    """Wait for the final outcome, and return it. The agent is asked rarely: it has to work on one emulated CPU."""
+    end = time.monotonic() + seconds
+    while True:
+        done = lab.try_on(1, f"gb10 follow --generation {generation} --since 100000 --wait 20", timeout=60)
+        if done.returncode == 0:
+            outcome = dict(json.loads(done.stdout)["outcome"])
+            if outcome["final"]:
+                return outcome
+        assert time.monotonic() < end, f"not settled after {seconds:.0f} s: {done.stdout[-2000:]} {done.stderr[-500:]}"
 
 
-def test_key_is_worth_the_session_alone(lab: VmLab, followed: Run) -> None:
-    output = probe(
-        lab,
-        1,
-        {
-            "command": f'echo \'{{"v": 1, "verb": "stop_here"}}\' | {AS_HEAD} gb10-agent@{WORKER_RAIL} id',
-            "terminal": f"{AS_HEAD} -tt gb10-agent@{WORKER_RAIL} </dev/null",
-            "forwarding": f"{AS_HEAD} -W 127.0.0.1:22 gb10-agent@{WORKER_RAIL} </dev/null",
-        },
-    )
-    assert "uid=" not in output["command"]
-    assert json.loads(output["command"].splitlines()[-1])["kind"] == "unknown"
-    assert "PTY allocation request failed" in output["terminal"]
-    assert "administratively prohibited" in output["forwarding"]
+def answer(lab: VmLab) -> str:
+    """Ask the head for a completion over the rail, from the worker."""
+    url = f"http://{HEAD_RAIL}:8000/v1/completions"
+    return str(json.loads(until(lab, 2, f"curl -sf -m 20 -H 'Content-Type: application/json' -d '{COMPLETION}' {url}"))["choices"][0]["text"])
 
 
-def test_status_on_the_head(lab: VmLab, followed: Run) -> None:
-    done = lab.try_on(1, "gb10 status")
-    assert done.returncode == 0, done.stdout + done.stderr
-    lines = done.stdout.splitlines()
-    assert lines[1].startswith("SERVES  pair1 serves: ")
-    notes = [line for line in lines if line.startswith("pair1: ")]
-    assert notes[0].startswith("pair1: desired serving, release ")
-    assert "outcome: serves" in notes[1]
-    assert notes[2].startswith("pair1: watch: serving since ")
-    assert notes[3] == "pair1: API key: sudo gb10 key"
-    assert [line.split()[1:3] for line in lines if " running since " in line] == [["0", "vm-1"], ["1", "vm-2"]]
+def news(lab: VmLab, since: int, wait: int = 0) -> dict[str, Any]:
+    """Return the head's reply with the events after number `since`; without any while it does not answer."""
+    done = lab.try_on(1, f"gb10 follow --since {since} --wait {wait}", timeout=wait + 60)
+    return dict(json.loads(done.stdout)) if done.returncode == 0 else {"events": [], "next": since}
 
 
-def test_pair_serves_again_after_the_worker_is_reset_in_a_boot(lab: VmLab, followed: Run) -> None:
+def event(lab: VmLab, since: int, kind: str, seconds: float = 300) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Wait for an event of a kind after number `since`; return it, and all events until then."""
+    end, found = time.monotonic() + seconds, list[dict[str, Any]]()
+    while not any(each["kind"] == kind for each in found):
+        assert time.monotonic() < end, f"no event `{kind}` after {seconds:.0f} s: {found}"
+        found = news(lab, since, wait=0 if found else 20)["events"]
+        time.sleep(1)
+    number = next(index for index, each in enumerate(found) if each["kind"] == kind)
+    return found[number], found[: number + 1]
+
+
+def test_pair_serves_again_after_the_worker_is_reset_in_a_boot(lab: VmLab) -> None:
     generation = boot_again(lab)
     lab.reboot(2, hard=True)
     outcome = settled(lab, generation)
@@ -106,10 +126,47 @@ def test_pair_serves_again_after_the_worker_is_reset_in_a_boot(lab: VmLab, follo
     assert answer(lab) == " Paris."
 
 
-def test_pair_serves_again_after_the_head_is_rebooted_in_a_boot(lab: VmLab, followed: Run) -> None:
+def test_pair_serves_again_after_the_head_is_rebooted_in_a_boot(lab: VmLab) -> None:
     generation = boot_again(lab)
     lab.reboot(1)
     outcome = settled(lab, generation)
     assert (outcome["result"], outcome["attempt"]) == ("serves", 2), outcome
     assert any("rank 0 on vm-1" in text and "same release starts again" in text for text in outcome["warnings"]), outcome["warnings"]
+    assert answer(lab) == " Paris."
+
+
+def test_rank_stops_itself_before_the_memory_is_exhausted(lab: VmLab) -> None:
+    until(lab, 1, 'gb10 call state | grep -q \'"state": "serving", "fault": {}\'')
+    since, restarts = int(news(lab, 0)["next"]), dict(state(lab)["watch"]["restarts"])
+    replies, ended = list[float](), threading.Event()
+
+    def ask() -> None:
+        while not ended.wait(2):
+            begun = time.monotonic()
+            lab.on(2, "true")
+            replies.append(time.monotonic() - begun)
+
+    pool = ThreadPoolExecutor(1)
+    asking = pool.submit(ask)
+    try:
+        lab.on(2, f"systemd-run --quiet --collect --unit hog python3 -c '{HOG}'")
+        event(lab, since, "fault")
+        until(lab, 2, f"test $({RUNNING}) = 0")
+        time.sleep(10)
+        during = lab.on(2, "systemctl is-active hog; journalctl -k -b -g 'oom-kill|Out of memory' | grep -c kernel; awk '/MemAvail/ {print $2}' /proc/meminfo")
+        assert not any("pair1 starts" in each["text"] for each in news(lab, since)["events"]), "no start while the memory is short"
+    finally:
+        lab.on(2, "systemctl stop hog")
+        ended.set()
+    asking.result()  # SSH has answered each time
+    stopped = time.time()
+    assert during.split()[:2] == ["active", "0"], "the hog runs on, and the kernel has killed nothing"
+    [fault] = [each for each in news(lab, since)["events"] if each["kind"] == "fault" and each["cause"] == "memory"]  # the peer's end may be read before it
+    assert "rank 1 on vm-2" in fault["text"]
+    assert "GiB, so the rank has stopped itself" in fault["text"]
+    done, _all = event(lab, since, "recovered")
+    print(f"\navailable while the hog ran: {int(during.split()[2]) >> 10} MiB; SSH {max(replies):.1f} s at most, {len(replies)} calls; {done['seconds']} s"
+          f" without service, served {time.time() - stopped:.0f} s after the hog")  # fmt: skip
+    assert done["cause"] == "memory"
+    assert state(lab)["watch"]["restarts"] == {**restarts, "memory": restarts.get("memory", 0) + 1}
     assert answer(lab) == " Paris."

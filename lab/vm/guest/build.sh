@@ -12,7 +12,7 @@ step() { printf '%s s  %s\n' "$SECONDS" "$*"; }
 
 packages=(
   systemd-sysv udev dbus kmod procps pciutils dmidecode util-linux-extra linux-sysctl-defaults
-  openssh-server sudo python3 python3-apt python3-yaml ca-certificates curl
+  openssh-server rsync sudo python3 python3-apt python3-yaml ca-certificates curl
   iproute2 ethtool iputils-ping netplan.io network-manager iptables nftables
   rdma-core ibverbs-utils ibverbs-providers perftest infiniband-diags rdmacm-utils
   docker.io docker-cli docker-compose dmsetup earlyoom

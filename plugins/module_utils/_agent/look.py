@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 from collections.abc import Mapping
@@ -25,14 +26,15 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile import colle
 from ansible_collections.gb10.cluster.plugins.module_utils._release import files, node
 from ansible_collections.gb10.cluster.plugins.module_utils._release import release as releases
 from ansible_collections.gb10.cluster.plugins.module_utils._release.brief import brief
-from ansible_collections.gb10.cluster.plugins.module_utils._release.group import rank_fault
+from ansible_collections.gb10.cluster.plugins.module_utils._release.group import RESTORES, rank_fault
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer.model_folder import free_bytes
 
 BANDWIDTH = "/var/lib/gb10-cluster/roce/bandwidth.json"
 IDLE_POWER = "idle_power_w"
 MOST_RECEIPTS, MOST_EVENTS = 20, 200
 #: Of the facts of a boot log, what is reported of a rank.
 FACTS = ("state", "stage", "failure", "kv_cache")
-RESTORES = ("fault", "recovering")  # states of a watch that knows that the group does not serve
+FULL_BYTES = 1 << 24  # free, of a file system that counts as full
 
 
 def key_files(folder: str, release: str = "current") -> list[str]:
@@ -65,6 +67,14 @@ def brief_log(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {key: facts[key] for key in FACTS if key in facts}
 
 
+def full(folder: str, engine: str) -> list[str]:
+    """Return which of the folder of a group and the data of the Docker Engine are on a full file system."""
+    paths = [folder]
+    with contextlib.suppress(client.DockerError):
+        paths.append(str(client.parsed(client.get("/info", socket_path=engine), engine)["DockerRootDir"]))
+    return [path for path in paths if os.path.isdir(path) and free_bytes(path) < FULL_BYTES]
+
+
 def alive(folder: str, ask: Mapping[str, Any], keep: bool = True) -> dict[str, Any]:
     """Request a completion of the API of this node, see liveness. `ask` has fields of liveness.Ask; `keep` whether the idle power may be stored."""
     try:
@@ -72,7 +82,10 @@ def alive(folder: str, ask: Mapping[str, Any], keep: bool = True) -> dict[str, A
     except OSError as error:
         return {"outcome": "", "text": api_probe.sentence(error)}
     given = {name: value for name, value in ask.items() if value is not None}
-    return liveness.Watch(liveness.Ask(**{"key": key, "idle_power_file": os.path.join(folder, IDLE_POWER), "keep": keep, **given})).check()
+    found = liveness.Watch(liveness.Ask(**{"key": key, "idle_power_file": os.path.join(folder, IDLE_POWER), "keep": keep, **given})).check()
+    if found["http_status"] == 401:
+        found["text"] += f": {'the container has another API key than the files on the head' if key else 'the file of the API key is missing on the head'}"
+    return found
 
 
 def records(folder: str) -> dict[str, Any]:

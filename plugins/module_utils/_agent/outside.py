@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Mapping
@@ -15,7 +16,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
 from ansible_collections.gb10.cluster.plugins.module_utils._release import node
 from ansible_collections.gb10.cluster.plugins.module_utils._watch import hook, textfile
-from ansible_collections.gb10.cluster.plugins.module_utils._watch.settings import metrics_file
 
 FILE_SECONDS = 15.0
 KINDS = ("fault", "recovered", "settled", "head_lost", "head_back")
@@ -72,7 +72,7 @@ class Outside:
 
     def _write(self, text: str) -> None:
         """Replace the file of metrics. A folder that cannot be written is reported once in the journal."""
-        path = metrics_file(self.settings, self.group)
+        path = os.path.join(str(self.settings["textfile"]), f"gb10_{self.group}.prom")
         try:
             write_atomically(path, text, 0o644)
             self._problem = ""

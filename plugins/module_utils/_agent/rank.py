@@ -292,6 +292,7 @@ class RankService:
             "weights": node.weights_of(str(manifest.get("model") or ""), str(manifest.get("drafter") or "")),
             "stopped": node.stopped_of(self.folder),
             "boot_log": look.brief_log(look.boot_log(containers, self.docker_socket)) if boot_log else {},
+            "full": look.full(self.folder, self.docker_socket) if boot_log else [],
             "processes": node.look_twice(containers, node.receipt_of(self.folder, node.judged(current, containers)), os.path.join(self._root, "proc")),
             "missing": self._missing(release, releases, manifest) if release else [],
             "blocked": "" if free_share is None else node.not_free(containers, memory, free_share, free_only and self._reclaimed, Node(self._root)),

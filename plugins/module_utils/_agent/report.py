@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import EVIDENCE
-from ansible_collections.gb10.cluster.plugins.module_utils._release.summary import KEY_COMMAND
 
 Look = Mapping[str, Any]
 AFTER_VERDICT = ("step", "warning", "settled", "recovered")
@@ -33,17 +32,6 @@ def outcome_line(outcome: Mapping[str, Any]) -> str:
     attempt = int(outcome.get("attempt") or 0)
     sentence = f". {outcome['sentence']}" if outcome.get("sentence") else "."
     return f"outcome: {what}{release}{f', attempt {attempt}' if attempt > 1 else ''}{sentence}"
-
-
-def hold_line(hold: Mapping[str, Any]) -> str:
-    """Return one hold."""
-    by = f" by {hold['by']}" if hold.get("by") else ""
-    return f"hold {hold.get('name')}{by}: {hold.get('reason')}"
-
-
-def key_line() -> str:
-    """Return the command that prints the API key."""
-    return f"API key: {KEY_COMMAND}"
 
 
 def event_line(event: Mapping[str, Any]) -> str:

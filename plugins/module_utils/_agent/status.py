@@ -20,6 +20,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files impo
 from ansible_collections.gb10.cluster.plugins.module_utils._release import node
 from ansible_collections.gb10.cluster.plugins.module_utils._release import status as documents
 from ansible_collections.gb10.cluster.plugins.module_utils._release.group import group_status
+from ansible_collections.gb10.cluster.plugins.module_utils._release.summary import KEY_COMMAND
 
 
 def status(group: Group, options: argparse.Namespace) -> int:
@@ -45,7 +46,7 @@ def document(group: Group, options: argparse.Namespace) -> dict[str, Any]:
     found = {**documents.document(seen, group.name, group.hosts, infos, logs), "notes": notes, "faults": seen["faults"]}
     masked = dict(redact.masked(found, evidence.secrets_in(group.folder)))
     key = not group.rank and not never and _uses_made_key(group)
-    return {**masked, "notes": [*masked["notes"], *([report.key_line()] if key else [])]}
+    return {**masked, "notes": [*masked["notes"], *([f"API key: {KEY_COMMAND}"] if key else [])]}
 
 
 def ask_of(group: Group, options: argparse.Namespace) -> dict[str, Any]:
@@ -73,7 +74,8 @@ def _infos(group: Group, state: dict[str, Any], problem: str, lost: str) -> list
     agent = {"version": "installed" if not group.strange else "", "state": state, "converges": bool(not group.rank and standing.converges(state))}
     if problem:
         own = look.read(group.name, str(group.config["directory"]), Node("/"), engine=group.docker_socket)
-        own = {**own, "agent": agent, "boot_log": look.brief_log(look.boot_log(own["containers"], group.docker_socket))}
+        own |= {"agent": agent, "boot_log": look.brief_log(look.boot_log(own["containers"], group.docker_socket))}
+        own["full"] = look.full(group.folder, group.docker_socket)
         cause = f"it is read through the agent of {group.host}, which does not answer"
         return [own if number == group.rank else {"msg": cause} for number in range(len(group.hosts))]
     if group.rank:
@@ -99,7 +101,7 @@ def _notes(group: Group, state: dict[str, Any]) -> Iterator[str]:
         if watch:
             yield watch
     for hold in state.get("holds") or []:
-        yield report.hold_line(hold)
+        yield f"hold {hold.get('name')}{f' by {by}' if (by := hold.get('by')) else ''}: {hold.get('reason')}"
 
 
 def _uses_made_key(group: Group) -> bool:

@@ -88,14 +88,15 @@ def agent_sshd(rank: Rank, group: Group) -> Iterator[Event]:
         yield found(problem[:end], problem[end + 2 :])
 
 
-# --- the group ---------------------------------------------------------------------------------------------------------------------
-
 _NO_SERVICE = "the group has no service until it is started again"
 
 
 @check(
     "engine_down", "engine", ERROR, _NO_SERVICE, command="{site}", of=GROUP,
     looks="a rank's container or engine process is gone, stopped or dead, or the API answers with an error")  # fmt: skip
+@check(
+    "engine_recovering", "engine", ERROR, "the group has no service until its agent has restarted it; wait for it", command="{head} sudo gb10 events",
+    of=GROUP, looks="the group does not serve, and its agent restarts it")  # fmt: skip
 @check(
     "engine_wedged", "engine", ERROR, "no request ends, although container and /health look good", command="{site}", of=GROUP,
     looks="no completion comes back, tokens stand still, and the GPU is at idle power")  # fmt: skip

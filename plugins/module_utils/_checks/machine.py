@@ -74,6 +74,15 @@ def machine_id(rank: Rank, group: Group) -> Iterator[Event]:
 
 
 @check(
+    "copy_missing", "nodes", ERROR, "the weights and the image get to the other rank with rsync over SSH", "install the packages rsync and openssh-server",
+    "{on} sudo apt install rsync openssh-server")  # fmt: skip
+def copy_missing(rank: Rank, _group: Group) -> Iterator[Event]:
+    """a program that copies need: `rsync`, `rrsync`, or one of OpenSSH"""
+    if rank.facts["copy_missing"]:
+        yield found(f"{', '.join(rank.facts['copy_missing'])} is not installed")
+
+
+@check(
     "may_suspend", "nodes", WARNING, "a node that suspends ends the service of all ranks, and a request over the network does not wake it",
     f"run `{MASK_SLEEP}` on the node", f"{{on}} {MASK_SLEEP}", physical=True)  # fmt: skip
 def may_suspend(rank: Rank, _group: Group) -> Iterator[Event]:
@@ -93,9 +102,6 @@ def wifi(rank: Rank, _group: Group) -> Iterator[Event]:
     path = rank.facts["fabric"]["management"]
     if path["wireless"]:
         yield found(f"the connection to the node uses Wi-Fi ({path['interface']}, {path['reason'] or 'default route'})")
-
-
-# --- memory ------------------------------------------------------------------------------------------------------------------------
 
 
 @check(
@@ -121,9 +127,6 @@ def memory(rank: Rank, _group: Group) -> Iterator[Event]:
     figures = rank.info.get("memory") or {}
     if figures.get("available_kib"):
         yield f"{rank.host}: {figures['available_kib'] / GIB_KB:.0f} GiB available, {figures['free_kib'] / GIB_KB:.0f} GiB free"
-
-
-# --- disks and clocks --------------------------------------------------------------------------------------------------------------
 
 
 class Need(NamedTuple):

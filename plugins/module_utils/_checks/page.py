@@ -22,6 +22,7 @@ _STATES = {
     **dict.fromkeys(("serves", "busy"), "It serves"),
     **dict.fromkeys(("down", "unserved"), "It does not serve"),
     "starting": "It is starting",
+    "recovering": "It does not serve, and its agent restores it",
     "stopped": "It is stopped on request",
     "absent": "It has never served",
     "unknown": "It is not known whether it serves",

@@ -54,9 +54,6 @@ def boot_log(rank: Rank, group: Group) -> Iterator[Event]:
         yield skip("no container and no evidence has a boot log")
 
 
-# --- drift -------------------------------------------------------------------------------------------------------------------------
-
-
 def _current(group: Group) -> set[str]:
     """Return the releases that are current."""
     return {str(rank.info.get("current") or "") for rank in group.ranks} - {""}

@@ -75,11 +75,6 @@ def hard_memlock(text: str | None) -> int | None:
     return None if match is None else UNLIMITED if match.group(1) == "unlimited" else int(match.group(1))
 
 
-def parse_flags(cmdline: str | None) -> tuple[str, ...]:
-    """Return the options in a /proc/<pid>/cmdline."""
-    return tuple(word for word in (cmdline or "").split("\0")[1:] if word.startswith("--"))
-
-
 def version_tuple(text: str | None) -> tuple[int, ...]:
     """Return the leading numbers of a version: `v2.26.1-4` is (2, 26, 1); without a number ()."""
     match = re.match(r"\s*(?:Docker Compose version )?v?(?:\d+:)?(\d+(?:\.\d+)*)", text or "")

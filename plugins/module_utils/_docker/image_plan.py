@@ -5,8 +5,7 @@
 
 An *info* is what the image_info module returns for a node: ``reference``, ``exists``, ``id``, ``repo_digests`` (``name@sha256:...``), ``layers``
 (diff ids, bottom first), ``fingerprint``, ``size`` (bytes), ``store`` (``classic`` or ``containerd``), ``architecture``, ``build`` (the hash of the
-build context, from the image's label), ``chains`` (chain ids of all layers that the engine has), ``free_bytes`` (at the engine's data), ``served``
-(the fingerprint that this node's caches belong to, or "").
+build context, from the image's label), ``free_bytes`` (at the engine's data), ``served`` (the fingerprint that this node's caches belong to, or "").
 """
 
 from __future__ import annotations
@@ -36,20 +35,6 @@ def fingerprint_of(image: Mapping[str, Any]) -> str:
     layers = list((image.get("RootFS") or {}).get("Layers") or [])
     text = json.dumps({"layers": layers, "config": stable, "architecture": str(image.get("Architecture")), "os": str(image.get("Os"))}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def chain_ids(layers: Iterable[str]) -> list[str]:
-    """Return the chain id of each layer: the name of a layer in an engine, which depends on all layers below."""
-    out: list[str] = []
-    for layer in layers:
-        out.append("sha256:" + hashlib.sha256(f"{out[-1]} {layer}".encode()).hexdigest() if out else layer)
-    return out
-
-
-def missing_layers(layers: Sequence[str], chains: Iterable[str]) -> list[str]:
-    """Return the layers that an engine with these chains lacks."""
-    have = set(chains)
-    return [layer for layer, chain in zip(layers, chain_ids(layers)) if chain not in have]
 
 
 def digests(info: Mapping[str, Any]) -> set[str]:
@@ -141,8 +126,8 @@ def plan(
     :param loaded: whether an image without the label of a build is accepted in place of a build.
     :param size_gib: the published size of the image; it must be free where the image is pulled or built.
     :returns: ``source``, ``source_rank``, ``obtain`` (by rank: ``pull``, ``build`` or ""), ``send`` (by rank why it receives the image, or ""; if the
-        source obtains the image first, an estimate: plan again after that), ``skip`` (layers that all receivers have), ``equal``, ``proof``
-        (kind, value), ``complaint`` (why nothing can be done), ``why`` (sentences), ``changed`` (caches belong to another image).
+        source obtains the image first, an estimate: plan again after that), ``equal``, ``proof`` (kind, value), ``complaint`` (why nothing can be
+        done), ``why`` (sentences), ``changed`` (caches belong to another image).
     :raises ImageError: the source is not a host of the group.
     """
     reference = str(infos[0]["reference"])
@@ -156,7 +141,7 @@ def plan(
         raise ImageError(f"image_source is {source}, which is not a host of this serving group: set one of {', '.join(hosts)}, or auto")
     rank = wanted if wanted >= 0 else (good.index(True) if True in good else 0)
     out: dict[str, Any] = {
-        "source": hosts[rank], "source_rank": rank, "obtain": [""] * len(hosts), "send": [""] * len(hosts), "skip": [], "equal": False, "proof": ["", ""],
+        "source": hosts[rank], "source_rank": rank, "obtain": [""] * len(hosts), "send": [""] * len(hosts), "equal": False, "proof": ["", ""],
         "complaint": "", "why": [], "changed": False, "fingerprint": "", "reference": reference,
     }  # fmt: skip
     if distribution == "pull":
@@ -177,16 +162,10 @@ def plan(
         return out
     base = infos[rank]
     out["fingerprint"] = base["fingerprint"]
-    layers, lacking_layers = list(base["layers"]), set()
     for index, host in enumerate(hosts):
-        if same(infos[index], base) or index == rank:
-            continue
-        # The containerd store loads complete archives only.
-        classic = base["store"] == "classic" and infos[index]["store"] == "classic"
-        lacking_layers |= set(missing_layers(layers, infos[index]["chains"]) if classic else layers)
-        out["send"][index] = why_unequal(host, infos[index], hosts[rank], base)
+        if index != rank and not same(infos[index], base):
+            out["send"][index] = why_unequal(host, infos[index], hosts[rank], base)
     out["why"] = [why for why in out["send"] if why]
-    out["skip"] = [layer for layer in layers if layer not in lacking_layers] if out["why"] else []
     out["proof"] = list(prove(infos))
     out["equal"] = not any(out["send"]) and bool(out["proof"][0])
     out["changed"] = any(info.get("served") and info["served"] != base["fingerprint"] for info in infos)

@@ -72,7 +72,7 @@ class Setup:
             enabled=shown.get("UnitFileState", "").startswith("enabled"),
             pid=pid,
             invocation=shown.get("InvocationID", ""),
-            flags=engines.parse_flags(self.node.read(f"/proc/{pid}/cmdline")) if pid else (),
+            flags=tuple(word for word in ((pid and self.node.read(f"/proc/{pid}/cmdline")) or "").split("\0")[1:] if word.startswith("--")),
             unit_memlock=engines.parse_unit_limit(shown.get("LimitMEMLOCK", "")),
             memlock=engines.hard_memlock(self.node.read(f"/proc/{pid}/limits")) if pid else None,
             version=version,

@@ -33,6 +33,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._preflight import par
 Record = dict[str, Any]
 
 GIB = 1 << 30
+COPY_PROGRAMS = ("rsync", "rrsync", "ssh", "ssh-keygen", "sshd")  # of the copies between the ranks
 GRACE = 5.0  # seconds for a program that timeout(1) has ended
 # name below cmd/ of a captured tree -> the command that prints it on a live node
 RECORDED: dict[str, list[str]] = {
@@ -306,6 +307,8 @@ def gather(
         },
         "dgx": parse.dgx_release(node.read("/etc/dgx-release")),
         "driver": gpu,
+        # A captured tree has no programs.
+        "copy_missing": [name for name in COPY_PROGRAMS if node.exists("/usr/bin") and not any(node.exists(f"/usr/{at}/{name}") for at in ("bin", "sbin"))],
         "broken_packages": parse.broken_packages(node.read("/var/lib/dpkg/status")),
         "ota_check": parse.json_object(ota) if ota_rc == 0 else {},
         "firmware": firmware(node, capture, vendor),

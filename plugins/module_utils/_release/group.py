@@ -11,7 +11,9 @@ from typing import Any
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import RELEASE_LABEL
 
 REMEDY = "Run site.yml: it keeps evidence, restarts the release and judges the boot."
-WATCHES = ("serving", "fault", "waiting", "recovering")  # states of a watch that acts
+PROGRESS = "Its agent restores service. Progress: `sudo gb10 events` on the head."
+RESTORES = ("fault", "recovering")  # states of a watch that knows that the group does not serve
+WATCHES = ("serving", "waiting", *RESTORES)  # of one that acts
 FINE = ("serves", "busy", "starting")
 
 
@@ -49,14 +51,17 @@ def rank_fault(info: Mapping[str, Any]) -> str:
     return str((info.get("processes") or {}).get("fault") or "")
 
 
-def _remedy(infos: Sequence[Mapping[str, Any]]) -> str:
-    """Return what to do about a group that is down: nothing if its agent restores service."""
-    agent = ((infos[0].get("agent") or {}).get("state") or {}) if infos else {}
-    watch = agent.get("watch") or {}
-    if watch.get("state") not in WATCHES:
-        return REMEDY
+def _restores(info: Mapping[str, Any], faults: Sequence[str]) -> str:
+    """Return why a group does not serve and that its agent restores it, as sentences; empty if the agent does not. `info` is of the head."""
+    agent = info.get("agent") or {}
+    state = agent.get("state") or {}
+    watch = state.get("watch") or {}
+    starts = agent.get("converges") and (state.get("desired") or {}).get("state") == "serving"
+    if not starts and watch.get("state") not in (WATCHES if faults else RESTORES):
+        return ""
+    why = "; ".join(faults) or (watch.get("fault") or {}).get("text") or "its boot is not judged yet"
     waits = f" It waits: {'; '.join(watch['missing'])}." if watch.get("missing") else ""
-    return f"Its agent restores service.{waits} Progress: `sudo gb10 events` on the head."
+    return f"{why}. {PROGRESS}{waits}"
 
 
 def under_way(info: Mapping[str, Any]) -> str:
@@ -75,8 +80,8 @@ def group_status(infos: Sequence[Mapping[str, Any]], name: str, hosts: Sequence[
 
     `infos` is what vllm_rank_info returned on each rank, the head first (also where it failed), `hosts` their names.
 
-    release: the one that runs, else the current one. state: serves, busy, starting, unserved (no completion came back, and nothing shows why),
-    down, stopped (on request), absent, unknown.
+    release: the one that runs, else the current one. state: serves, busy, starting (as a person asked for), recovering (its agent restores it),
+    unserved (no completion came back, and nothing shows why), down, stopped (on request), absent, unknown.
     faults: why the group cannot serve, one phrase a rank, only what needs a restart. ask: whether a completion can tell more.
     should_serve: whether a release is current and the group was not stopped on request. ok: whether the group is in its desired state.
     """
@@ -89,12 +94,13 @@ def group_status(infos: Sequence[Mapping[str, Any]], name: str, hosts: Sequence[
     present = any(info.get("containers") for _place, info in read)
     mark = next((str(info["stopped"]) for _place, info in read if info.get("stopped")), "")
     deployed = any(info.get("current") for _place, info in read)
-    starting = under_way(infos[0]) if infos else ""
+    starting = under_way(head)
     outcome = str(liveness.get("outcome") or "")
     text = str(liveness.get("text") or liveness.get("msg") or "")
     booting = bool(liveness.get("starting")) and log.get("state") == "starting"
     if outcome in ("dead", "wedged") and not faults and not booting and where:
         faults = [f"{where[0]}: {text.rstrip('.')}"]
+    restores = _restores(head, faults)
     # The link `current` can be stale. The running container is not.
     labels = [each.get("labels", {}).get(RELEASE_LABEL) for _place, info in read for each in info.get("containers") or [] if each["running"]]
     release = next((str(found) for found in [*labels, *(info.get("current") for _place, info in read)] if found), "")
@@ -104,6 +110,8 @@ def group_status(infos: Sequence[Mapping[str, Any]], name: str, hosts: Sequence[
         sentence = f"{name} {'serves' if outcome == 'serves' else 'is busy'}: {detail}."
         if mark:
             sentence += f" It should not: it was stopped on request at {mark}. Run stop.yml or site.yml."
+    elif restores and not starting and not mark:
+        state, sentence = "recovering", f"{name} does not serve: {restores}"
     elif not faults and outcome and booting:
         state, sentence = "starting", f"{name} is starting: the head's boot is at stage {log.get('stage')}."
     elif starting and outcome not in ("serves", "busy"):
@@ -113,18 +121,15 @@ def group_status(infos: Sequence[Mapping[str, Any]], name: str, hosts: Sequence[
     elif read and not present and not deployed and not unknown:
         state, sentence = "absent", f"{name} has never served: no release is current. Run site.yml."
     elif faults:
-        state, sentence = "down", f"{name} does not serve: {'; '.join(faults)}. {_remedy(infos)}"
-    elif outcome:
+        state, sentence = "down", f"{name} does not serve: {'; '.join(faults)}. {REMEDY}"
+    elif outcome and liveness.get("http_status") != 401:
         problem = "refuses the request of this check" if outcome == "refused" else "does not answer"
-        remedy = "Nothing shows that a restart helps, so site.yml does not restart it."
-        if liveness.get("http_status") == 401:
-            remedy = "The files on the head lack the API key of the container, or have another one. Clients with that key go on. Run site.yml."
-        state, sentence = "unserved", f"{name} {problem}: {text.rstrip('.')}. {remedy}"
+        state, sentence = "unserved", f"{name} {problem}: {text.rstrip('.')}. Nothing shows that a restart helps, so site.yml does not restart it."
     else:
         state, sentence = "unknown", f"It is not known whether {name} serves" + (f": {text.rstrip('.')}." if text else ".")
-    if unknown:
-        sentence += "".join(f" {each[0].upper()}{each[1:].rstrip('.')}." for each in unknown)
-        sentence += "".join(_way_back(host, info) for host, info in zip(hosts, infos))
+        sentence += " Clients with the key of the container go on. Run site.yml." if outcome else ""
+    sentence += "".join(f" {each[0].upper()}{each[1:].rstrip('.')}." for each in unknown)
+    sentence += "".join(_way_back(host, info) for host, info in zip(hosts, infos))
     should_serve = deployed and not mark
     return {
         "state": state,

@@ -14,8 +14,10 @@ from ansible_collections.gb10.cluster.plugins.module_utils._release.group import
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import RELEASE_LABEL
 
 #: The state of a group, see group.py, in the words of the table.
-VERDICTS = {"unserved": "does not serve", "down": "does not serve", "absent": "never served"}
+VERDICTS = {**dict.fromkeys(("unserved", "down", "recovering"), "does not serve"), "absent": "never served"}
+_FULL = "no space is left on the file system of {}. Free space there (df -h, docker system df)"
 LATEST = 253402300799  # the end of the year 9999: a node reports the time
+BOOTS = ("starting", "recovering")  # what an earlier boot of the release showed counts no longer
 _COLUMNS = ("group", "rank", "host", "container", "release", "gate", "memory available", "agent")
 _KEPT = ("release", "profile", "date", "gate", "KV pool", "current")
 
@@ -35,14 +37,14 @@ def _engine_notes(log: Mapping[str, Any], state: str) -> list[str]:
     return out
 
 
-def _container(each: Mapping[str, Any], info: Mapping[str, Any]) -> dict[str, Any]:
+def _container(each: Mapping[str, Any], info: Mapping[str, Any], state: str) -> dict[str, Any]:
     label = str((each.get("labels") or {}).get(RELEASE_LABEL) or "")
     since = str(each["started_at" if each["running"] else "finished_at"])[:19]
     good = [bool(kept["good"]) for kept in info.get("releases") or [] if kept["id"] == label]
     return {
         "name": each["name"], "state": each["status"] if each["running"] else ended(each), "running": bool(each["running"]),
         "since": f"{since}Z" if since > "0001-01-02" else "", "release": label, "image": str(each.get("image_id") or ""),
-        "gate": "not kept here" if not good else "passed" if good[0] else "never passed",
+        "gate": "not kept here" if not good else "never passed" if not good[0] else "not judged yet" if state in BOOTS and each["running"] else "passed",
     }  # fmt: skip
 
 
@@ -60,11 +62,11 @@ def rank(info: Mapping[str, Any], log: Mapping[str, Any] | None = None, state: s
     verdict = "passed" if receipt.get("passed") else f"failed ({receipt.get('class')})"
     return {
         "problem": "",
-        "containers": [_container(each, info) for each in info.get("containers") or []],
+        "containers": [_container(each, info, state) for each in info.get("containers") or []],
         "memory_kib": {key: info["memory"][f"{key}_kib"] for key in ("total", "available", "free")} if (info.get("memory") or {}).get("total_kib") else {},
         "agent": str(watch or reply) if agent.get("version") else "not installed",
         "receipt": {"verdict": verdict, **{key: str(receipt.get(key) or "") for key in ("release", "profile", "time")}} if receipt else {},
-        "notes": ([f"engine: {fault}"] if fault else []) + (_engine_notes(log, state) if log else []),
+        "notes": [*map(_FULL.format, info.get("full") or ()), *([f"engine: {fault}"] if fault else []), *(_engine_notes(log, state) if log else [])],
     }
 
 

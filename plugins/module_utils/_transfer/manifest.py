@@ -11,7 +11,7 @@ A *manifest* is a mapping that :mod:`model_folder` reads from a node. Paths are 
 - ``missing`` (shards of the index that are not in the folder), ``incomplete`` (unfinished downloads), ``damaged`` (files with another content than
   the hub promises), ``problems`` (sentences);
 - ``agreed``: path -> ``[size, sha256, mtime_ns]`` of all ranks after the last run; ``copied``: paths that an earlier run copied;
-- ``staged``: SHA-256 -> bytes that an interrupted copy has written; ``free_bytes`` on the file system of the folder.
+- ``staged``: path -> bytes that an interrupted copy has written; ``free_bytes`` on the file system of the folder.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ def code_proof(files: Mapping[str, Mapping[str, Any]], links: Mapping[str, str])
 
 def space_problem(path: str, fetch: Iterable[Mapping[str, Any]], staged: Mapping[str, int], free: int, reserve: int) -> str:
     """Return why files do not fit on the file system of a path, or an empty string. What an interrupted copy has written needs no space."""
-    need = sum({str(item["sha256"]): max(0, int(item["size"]) - int(staged.get(str(item["sha256"]), 0))) for item in fetch}.values())
+    need = sum(max(0, int(item["size"]) - int(staged.get(str(item["path"]), 0))) for item in fetch)
     if not need or need + reserve <= free:
         return ""
     return (

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import hashlib
 import os
-import shutil
 import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from typing import Any, Callable
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer import http_copy, manifest, plain
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest, plain
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
 
 WORKERS = 8
@@ -101,6 +101,21 @@ def walk(root: str, ignored: Callable[[str], bool] = manifest.ignored) -> tuple[
     return files, links, problems
 
 
+def sha256_file(descriptor: int, end: float = float("inf")) -> str:
+    """Return the SHA-256 of an open file, as hex, and close it. Raises OSError, after the time `end` TimeoutError. It leaves no page cache behind."""
+    digest, position = hashlib.sha256(), 0
+    buffer = memoryview(bytearray(1 << 22))
+    with open(descriptor, "rb", buffering=0) as handle:
+        while count := handle.readinto(buffer):
+            digest.update(buffer[:count])
+            position += count
+            plain.passed(handle.fileno(), position, count)
+            if time.monotonic() > end:
+                raise TimeoutError
+        plain.forget(handle.fileno())
+    return digest.hexdigest()
+
+
 def key_of(info: os.stat_result) -> list[int]:
     """Return what must be unchanged for a recorded hash to be valid."""
     return [info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino]
@@ -126,7 +141,7 @@ def hash_files(
         descriptor = plain.open_file(os.path.join(root, path))
         same = os.dup(descriptor)
         try:
-            digest = http_copy.sha256_file(descriptor, end)
+            digest = sha256_file(descriptor, end)
             out[path] = [*key_of(os.fstat(same)), digest]
         except TimeoutError as error:
             raise ManifestError(f"The files of {root} could not be hashed in {seconds / 3600:g} hours. Check the speed of the disk, and run again.") from error
@@ -167,14 +182,14 @@ def _incomplete(root: str, layout: str, files: Iterable[str]) -> list[str]:
 
 
 def staged(place: str) -> dict[str, int]:
-    """Return the disk space of an interrupted copy: SHA-256 -> bytes. It is a bit more than what arrived, because a copy preallocates."""
+    """Return what an interrupted copy has written: bytes by path."""
     out: dict[str, int] = {}
     with contextlib.suppress(OSError, plain.CopyError), contextlib.closing(plain.Staging(staging_path(place))) as folder:
-        for entry in os.listdir(folder.descriptor):
-            name = entry[:-5] if entry.endswith(".part") else entry
-            if manifest.SHA256.fullmatch(name):
-                info = os.stat(entry, dir_fd=folder.descriptor, follow_symlinks=False)
-                out[name] = max(info.st_size, info.st_blocks * 512)
+        for path, entry in bounded.below(folder.path):
+            with contextlib.suppress(OSError):  # rsync has renamed it
+                info = entry.stat(follow_symlinks=False)
+                if stat.S_ISREG(info.st_mode):
+                    out[path] = info.st_size
     return out
 
 
@@ -287,29 +302,16 @@ class Installer:
         except FileNotFoundError:
             return None
 
-    def file(self, staging: plain.Staging, digest: str, name: str, mtime_ns: int, move: bool) -> None:
-        """Move or copy a fetched file to its place. Raises ManifestError, CopyError, OSError."""
-        with contextlib.ExitStack() as opened:
-            folder, last = opened.enter_context(self.parent(name, create=True))
-            source = staging.open(digest)
-            opened.callback(os.close, source)
-            if not move:
-                digest += ".copy"
-                with contextlib.suppress(FileNotFoundError):
-                    staging.remove(digest)
-                copy = staging.open(digest, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-                opened.callback(os.close, copy)
-                with open(source, "rb", closefd=False) as reader, open(copy, "wb", closefd=False) as writer:
-                    shutil.copyfileobj(reader, writer, 1 << 22)
-                plain.forget(source)
-                plain.forget_written(copy)
-                source = copy
+    def file(self, staging: plain.Staging, name: str, mtime_ns: int) -> None:
+        """Move a fetched file to its place. Raises ManifestError, CopyError, OSError."""
+        with self.parent(name, create=True) as (folder, last), staging.file(name) as (source, waiting, same):
             os.fchmod(source, 0o644)
             above = os.fstat(folder)
             if os.geteuid() == 0:
                 os.fchown(source, above.st_uid if self.owner < 0 else self.owner, above.st_gid if self.group < 0 else self.group)
+            plain.forget_written(source)
             os.utime(source, ns=(mtime_ns, mtime_ns))
-            os.replace(digest, last, src_dir_fd=staging.descriptor, dst_dir_fd=folder)
+            os.replace(same, last, src_dir_fd=waiting, dst_dir_fd=folder)
 
     def link(self, name: str, target: str) -> None:
         """Create or replace a link. Raises ManifestError, CopyError, OSError."""
@@ -361,9 +363,8 @@ def install(
     copied |= {file for file in [*(str(item["path"]) for item in fetch), *links] if place.look(file) is None}
     if fetch:
         with contextlib.closing(plain.Staging(staging_path(place.place))) as folder:
-            for index, item in enumerate(fetch):
-                needed_again = any(later["sha256"] == item["sha256"] for later in fetch[index + 1 :])
-                place.file(folder, str(item["sha256"]), str(item["path"]), int(item["mtime_ns"]), not needed_again)
+            for item in fetch:
+                place.file(folder, str(item["path"]), int(item["mtime_ns"]))
     for link, target in links.items():
         place.link(link, target)
     for file in remove:

@@ -1,17 +1,16 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE. Files and folders that are opened without following links. A container of an engine can replace what is below the model store.
-
-A unit runs this file next to `http_copy.py`, so it imports only the standard library.
-"""
+"""PRIVATE. Files and folders that are opened without following links. A container of an engine can replace what is below the model store."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import shutil
 import stat
+from collections.abc import Iterator
 from typing import Callable
 
 PLAIN = os.O_NOFOLLOW | os.O_CLOEXEC
@@ -131,32 +130,18 @@ class Staging:
         os.close(self.parent)
 
     def clear(self) -> None:
-        """Remove the files and the folder. What is not a file stays, and the folder with it."""
-        with contextlib.suppress(OSError):
-            for name in os.listdir(self.descriptor):
-                with contextlib.suppress(IsADirectoryError):
-                    self.remove(name)
-            os.rmdir(self.name, dir_fd=self.parent)
+        """Remove the folder and all that is in it."""
+        shutil.rmtree(f"/proc/self/fd/{self.parent}/{self.name}", ignore_errors=True)
 
-    def open(self, name: str, flags: int = os.O_RDONLY) -> int:
-        """Open a regular file. Raises CopyError, OSError."""
-        descriptor = open_in(self.descriptor, name, self.path, flags)
-        if os.fstat(descriptor).st_nlink > 1:
-            os.close(descriptor)
-            raise CopyError(f"{self.path}/{name} is not a regular file with one name: look at what it is, and remove it")
-        return descriptor
-
-    def exists(self, name: str) -> bool:
-        """Whether there is a regular file of this name."""
-        try:
-            return stat.S_ISREG(os.stat(name, dir_fd=self.descriptor, follow_symlinks=False).st_mode)
-        except OSError:
-            return False
-
-    def rename(self, name: str, new: str) -> None:
-        """Rename a file. Raises OSError."""
-        os.replace(name, new, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
-
-    def remove(self, name: str) -> None:
-        """Remove a file. Raises OSError."""
-        os.unlink(name, dir_fd=self.descriptor)
+    @contextlib.contextmanager
+    def file(self, path: str) -> Iterator[tuple[int, int, str]]:
+        """Open a regular file with one name by its path in the folder, as (descriptor, descriptor of its folder, name). Raises CopyError, OSError."""
+        with contextlib.ExitStack() as opened:
+            where, name = os.path.split(os.path.join(self.path, path))
+            folder = open_folder(where)
+            opened.callback(os.close, folder)
+            descriptor = open_in(folder, name, where)
+            opened.callback(os.close, descriptor)
+            if os.fstat(descriptor).st_nlink > 1:
+                raise CopyError(f"{where}/{name} is not a regular file with one name: look at what it is, and remove it")
+            yield descriptor, folder, name

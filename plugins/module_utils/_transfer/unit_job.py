@@ -14,7 +14,6 @@ import os
 import re
 import shlex
 import shutil
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable
@@ -22,10 +21,8 @@ from typing import Any, Callable
 from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Runner
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer import http_copy, plain
 
 RUN = "/run/gb10-cluster"
-READY_SECONDS = 20.0
 SLICE_SECONDS = 2.0
 STEP: dict[str, Any] = {"type": "str", "choices": ["start", "status", "plain"], "default": "plain"}
 
@@ -42,15 +39,6 @@ def last_line(text: str) -> str:
 def remedy_of(text: str, remedies: Sequence[tuple[str, str]], default: str) -> str:
     """Return the remedy of the first pattern that is in the text."""
     return next((remedy for pattern, remedy in remedies if re.search(pattern, text, re.IGNORECASE)), default)
-
-
-def sandbox(writes: Sequence[str], reads: Sequence[str] = ()) -> list[str]:
-    """Return the properties of a unit that writes below these folders only, and otherwise can do no more than read files and use the network."""
-    quoted = " ".join('"{}"'.format(path.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")) for path in writes)
-    out = ["NoNewPrivileges=yes", "ProtectSystem=strict", f"ReadWritePaths={quoted}", "CapabilityBoundingSet=CAP_DAC_OVERRIDE CAP_DAC_READ_SEARCH"]
-    out += ["RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6", "ProtectKernelTunables=yes", "ProtectControlGroups=yes"]
-    own_tmp = not any(path.startswith(("/tmp/", "/var/tmp/")) for path in (*writes, *reads))  # noqa: S108  a model there stays visible
-    return [*out, *(["PrivateTmp=yes"] if own_tmp else [])]
 
 
 class Job:
@@ -89,26 +77,15 @@ class Job:
         os.mkdir(self.folder, 0o700)
         return self.folder
 
-    def start_copy(self, mode: str, job: Mapping[str, Any], seconds: int) -> None:
-        """Start `serve` or `fetch` of http_copy with a job. Raises JobError, OSError."""
-        self.prepare()
-        program, spec = os.path.join(self.folder, "rail_copy.py"), os.path.join(self.folder, "job.json")
-        http_copy.write_json(spec, {**job, {"serve": "ready", "fetch": "progress"}[mode]: self.report})
-        for module, path in ((http_copy, program), (plain, os.path.join(self.folder, "plain.py"))):
-            source = module.__loader__.get_source(module.__name__)  # type: ignore[union-attr]  # AnsiballZ has a loader too
-            with open(path, "w", encoding="utf-8") as handle:
-                handle.write(str(source))
-        writes = [os.path.dirname(os.path.realpath(job["staging"]))] if mode == "fetch" else []
-        reads = [os.path.realpath(path) for path in (job.get("files") or {}).values()] if mode == "serve" else []
-        properties = sandbox([os.path.dirname(self.folder), *writes], reads)
-        self.launch([sys.executable, program, mode, spec], seconds, f"{mode} files on the fabric", properties)
-
     def start_commands(self, commands: Sequence[Sequence[str]], seconds: int, description: str, properties: Sequence[str] = ()) -> None:
-        """Start commands one after the other, until one fails. The report has the return code. Call prepare() first. Raises JobError, OSError."""
-        steps = " && ".join(shlex.join(argv) for argv in commands)
+        """Start commands one after the other, until one fails. See start_script()."""
+        self.start_script(" && ".join(shlex.join(argv) for argv in commands), seconds, description, properties)
+
+    def start_script(self, text: str, seconds: int, description: str, properties: Sequence[str] = ()) -> None:
+        """Start a shell script. The report has the return code. Call prepare() first. Raises JobError, OSError."""
         program = os.path.join(self.folder, "run.sh")
         with open(program, "w", encoding="utf-8") as handle:
-            handle.write(f"( {steps} ) >{shlex.quote(self.log)} 2>&1\necho '{{\"rc\": '$?'}}' >{shlex.quote(self.report)}\n")
+            handle.write(f"( {text}\n) >{shlex.quote(self.log)} 2>&1\necho '{{\"rc\": '$?'}}' >{shlex.quote(self.report)}\n")
         self.launch(["/bin/sh", program], seconds, description, properties)
 
     def launch(self, command: Sequence[str], seconds: int, description: str, properties: Sequence[str]) -> None:
@@ -119,16 +96,6 @@ class Job:
         if rc != 0:
             shutil.rmtree(self.folder, ignore_errors=True)
             raise JobError(f"systemd-run could not start {self.unit} ({last_line(err or out)}): run with become, on a node that runs systemd")
-
-    def wait_ready(self) -> dict[str, Any]:
-        """Return the first report. Raises JobError if there is none in READY_SECONDS."""
-        end = time.monotonic() + READY_SECONDS
-        while time.monotonic() < end:
-            report = self.read()
-            if report:
-                return report
-            time.sleep(0.05)
-        raise JobError(f"{self.unit} has not reported within {READY_SECONDS:.0f} s: see journalctl -u {self.unit} on the node")
 
     def stop(self) -> bool:
         """End the unit and remove its files; return whether there were any."""

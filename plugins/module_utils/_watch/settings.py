@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -78,8 +77,3 @@ def usable(given: Mapping[str, Any] | None) -> tuple[dict[str, Any], list[str]]:
         except SettingsError as error:
             problems.append(f"{error} It is ignored. Run site.yml.")
             del left[error.key]
-
-
-def metrics_file(settings: Mapping[str, Any], group: str) -> str:
-    """Return the path of the group's file in the folder that node_exporter reads."""
-    return os.path.join(str(settings["textfile"]), f"gb10_{group}.prom")

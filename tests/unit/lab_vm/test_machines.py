@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.container.plan import LabError
-from lab.vm import cli, engine, keys, machines, qemu
+from lab.vm import cli, keys, qemu
 from lab.vm.recipe import NODES, Lab, lab_from
 
 
@@ -29,25 +28,6 @@ def test_guests_reach_nothing_outside() -> None:
     assert all("restrict=on" in text for text in options(1, "-netdev") if text.startswith("user"))
 
 
-@pytest.mark.parametrize(("accel", "cpu"), [("kvm", "host"), ("tcg", "max,la57=off")])
-def test_each_accelerator_has_its_processor(accel: str, cpu: str) -> None:
-    line = qemu.machine(lab_from({}), 1, "/images/x", accel)
-    assert line[line.index("-cpu") + 1] == cpu
-    assert line[line.index("-accel") + 1].split(",")[0] == accel
-
-
-@pytest.mark.parametrize(("cable", "chosen", "ends"), [("rail0", [1], [1, 2]), ("rail1", [], [1, 2]), ("mgmt", [2], [2]), ("mgmt", [1, 2], [1, 2])])
-def test_a_rail_has_two_ends_and_a_management_cable_one_node(cable: str, chosen: list[int], ends: list[int]) -> None:
-    assert machines.ends_of(cable, chosen) == ends
-
-
-def test_a_shared_connection_is_only_used_where_its_sockets_name_fits() -> None:
-    short, long = Lab(Path("/x"), 0), Lab(Path("/" + "x" * 90), 0)
-    assert "ControlPath=/x/mux-1" in machines.ssh_command(short, 1, shared=True)
-    assert not any("ControlPath" in word for word in machines.ssh_command(long, 1, shared=True))
-    assert not any("StrictHostKeyChecking" in word for word in machines.ssh_command(short, 1, shared=True))
-
-
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs ssh-keygen")
 def test_keys_are_made_once_and_known_hosts_is_exact(tmp_path: Path) -> None:
     lab = Lab(tmp_path / "state", 0)
@@ -63,15 +43,6 @@ def test_keys_are_made_once_and_known_hosts_is_exact(tmp_path: Path) -> None:
         assert f"{kind} {key}" in keys.host_key(lab, node).with_suffix(".pub").read_text()
 
 
-def test_without_docker_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("GB10_VMLAB_DIR", str(tmp_path / "state"))
-    assert cli.main(["reset"]) == 1
-    errors = capsys.readouterr().err
-    assert errors.startswith("vmlab: The `docker` command is not on PATH; install")
-    assert errors.count("\n") == 1
-
-
 @pytest.mark.parametrize("words", [["reset"], ["reboot", "1"], ["cut", "rail0"], ["console", "2"], ["ssh", "1"]])
 def test_commands_on_a_stopped_lab_report_how_to_start_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
@@ -83,15 +54,6 @@ def test_commands_on_a_stopped_lab_report_how_to_start_it(
     monkeypatch.setenv("GB10_VMLAB_DIR", str(tmp_path / "state"))
     assert cli.main(words) == 1
     assert capsys.readouterr().err == "vmlab: The VM lab is not running; `make vm-lab` starts it.\n"
-
-
-def test_unresponsive_daemon_has_its_own_message(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    fake = tmp_path / "docker"
-    fake.write_text("#!/bin/sh\necho 'Cannot connect to the Docker daemon at unix:///var/run/docker.sock.' >&2\nexit 1\n")
-    fake.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(LabError, match=r"The Docker daemon does not answer .* start it, or join the group `docker`"):
-        engine.docker("ps")
 
 
 @pytest.mark.parametrize("words", [["cut", "rail7"], ["reboot", "3"], [], ["reset", "x"]])

@@ -14,9 +14,7 @@ RANGES = "# comment\n-r other.txt\nruff>=0.17,<0.18\ntypes-PyYAML\n"
     [
         pytest.param("ruff==0.17.6 \\\n    --hash=sha256:aa\ntypes-pyyaml==6.0.12 \\\n", [], id="fits"),
         pytest.param(
-            "ruff==0.18.1 \\\ntypes-pyyaml==6.0.12 \\\n",
-            ["x.lock has ruff 0.18.1, and x.txt requires 'ruff>=0.17,<0.18': run make lock"],
-            id="other version",
+            "ruff==0.18.1 \\\ntypes-pyyaml==6.0.12 \\\n", ["x.lock has ruff 0.18.1, and x.txt requires 'ruff>=0.17,<0.18': run make lock"], id="other version"
         ),
         pytest.param("types-pyyaml==6.0.12 \\\n", ["x.lock has no version of ruff, and x.txt requires 'ruff>=0.17,<0.18': run make lock"], id="not locked"),
     ],

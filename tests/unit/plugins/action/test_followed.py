@@ -13,7 +13,7 @@ from ansible_collections.gb10.cluster.plugins.action import image_get, weights_c
 from ansible_collections.gb10.cluster.plugins.plugin_utils import followed
 
 LOST: dict[str, Any] = {"unreachable": True, "msg": "timed out"}
-END = {"state": "done", "done": 2 << 30, "moved": 2 << 30, "total": 2 << 30, "copy_seconds": 2.147483648}
+END = {"state": "done", "done": 2 << 30, "total": 2 << 30, "rate": 1000}
 DONE: dict[str, Any] = {"report": END, "changed": True}
 KINDS = [image_get, weights_download, weights_copy]
 RESULT = {"changed": True}  # the report was for the action plugin
@@ -63,11 +63,11 @@ def test_download_shows_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_copy_shows_share_rate_and_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    half = {"done": 1 << 30, "moved": 0, "total": 2 << 30, "files": 4, "files_done": 1, "hashed": 1 << 30}
+    half = {"done": 1 << 30, "total": 2 << 30, "files": 4, "files_done": 1}
     out, shown, _steps = follow(weights_copy, monkeypatch, [{}, running(), running(**half), running(**{**half, "done": 2 << 30}), DONE])
     assert out == RESULT
-    assert shown[1] == "  spark-1: weights  50 %  1.0 GiB of 2.0 GiB  0 MB/s  1 of 4 files"
-    assert shown[2] == "  spark-1: weights checking  50 %  2.0 GiB"
+    assert shown[1] == "  spark-1: weights  50 %  1.0 GiB of 2.0 GiB  1073741 MB/s  1 of 4 files"
+    assert shown[2] == "  spark-1: weights checking  2.0 GiB"
     assert shown[3] == "  spark-1: weights  100 %  2.0 GiB of 2.0 GiB  1000 MB/s  0 of 0 files"
 
 
@@ -87,7 +87,7 @@ def test_check_mode_is_one_call(kind: Any, monkeypatch: pytest.MonkeyPatch) -> N
     assert follow(kind, monkeypatch, [RESULT], check=True)[::2] == (RESULT, ["plain"])
 
 
-@pytest.mark.parametrize("arguments", [{"fetch": []}, {"state": "absent"}])
+@pytest.mark.parametrize("arguments", [{"fetch": []}, *({"state": state} for state in ("prepared", "offered", "closed", "absent"))])
 def test_copy_without_files_is_one_call(arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     assert follow(weights_copy, monkeypatch, [RESULT], **arguments)[::2] == (RESULT, ["plain"])
 

@@ -122,13 +122,6 @@ def test_a_role_has_one_line_each_change_one_line_and_the_run_one(play: Play) ->
     ]  # fmt: skip
 
 
-@pytest.mark.long  # the playbooks of the collection run alone
-def test_each_playbook_of_a_command_has_its_own_report_with_the_names_of_its_tasks(play: Play) -> None:
-    play.write('- name: "Write {{ 40 + 2 }}"\n  ansible.builtin.command: "true"')
-    report = ["  changed   one, two: Write 42", "Done in N s: 1 change on one, 1 change on two."]
-    assert [timeless(line) for line in play.run("play.yml")] == report * 2
-
-
 @pytest.mark.long  # a pipe that closes early is rare
 def test_a_reader_that_ends_early_does_not_end_the_run(play: Play) -> None:
     play.write("- ansible.builtin.debug: {msg: '{{ range(9) | list }}'}\n- ansible.builtin.file: {path: '{{ playbook_dir }}/end', state: touch}")
@@ -217,18 +210,6 @@ def test_a_difference_is_shown_with_its_change(play: Play) -> None:
     assert timeless(lines[-1]) == "\x1b[0;33mCheck mode, N s: 1 change on one.\x1b[0m"
 
 
-@pytest.mark.long  # strategies that the collection does not use
-def test_batches_delegation_and_run_once(play: Play) -> None:
-    play.role("first", '- name: Set\n  ansible.builtin.command: "true"\n  delegate_to: "{{ groups.all | first }}"\n')
-    play.role("second", "- ansible.builtin.set_fact: {b: 1}\n  run_once: true\n")
-    play.write("[]", "  serial: 1\n  roles: [first, second]\n")
-    assert [timeless(line) for line in play.run()] == [
-        "  changed   one: Set", "first       one changed   N s", "second      one ok   N s",
-        "  changed   two -> one: Set", "first       two changed   N s", "second      two ok   N s",
-        "Done in N s: 1 change on one, 1 change on two -> one.",
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize("arguments", [["-v"], pytest.param(["-vv", "--check", "--diff"], marks=pytest.mark.long)])  # the same branch with more options
 def test_verbose_output_is_that_of_ansible(play: Play, arguments: list[str]) -> None:
     play.argv[1] = "one,"
@@ -286,19 +267,6 @@ def test_prompts_have_no_heartbeat(play: Play) -> None:
     child.sendline("")
     child.expect("Ada went on")
     assert ": Ask, " not in (child.before or "")
-    child.expect(pexpect.EOF)
-    child.close()
-    assert child.exitstatus == 0
-
-
-@pytest.mark.long  # --step is rare
-def test_step_prints_the_end_of_a_task_before_it_asks_for_the_next(play: Play) -> None:
-    child = play.write("- ansible.builtin.debug: {msg: the first}\n- ansible.builtin.debug: {msg: the second}").terminal("--step")
-    child.expect("Perform task: .*: ")
-    child.sendline("y")
-    child.expect("the first\r\n.*Perform task: .*: ")
-    child.sendline("c")
-    child.expect("the second")
     child.expect(pexpect.EOF)
     child.close()
     assert child.exitstatus == 0

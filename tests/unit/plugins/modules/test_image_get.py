@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._docker import images
+from ansible_collections.gb10.cluster.plugins.module_utils._docker.image_plan import ImageError
 from ansible_collections.gb10.cluster.plugins.modules import image_get
 
 DIGEST = "sha256:" + "a" * 64
@@ -25,6 +28,30 @@ def test_buildkit_is_used_if_the_node_has_it(rc: int, buildkit: str) -> None:
     (build,) = image_get.commands(params(how="build"), lambda _argv: (rc, "", ""))
     assert (build[1], build[-1]) == (buildkit, "/src")
     assert image_get.commands(params(), lambda _argv: (rc, "", "")) == [["docker", "pull", "reg:5000/o/vllm:1"]]
+
+
+def test_an_archive_is_saved_hashed_and_loaded(tmp_path: Path) -> None:
+    folder = params(how="save", folder=str(tmp_path))
+    save, hashing = image_get.commands(folder, lambda _argv: (0, "", ""))
+    assert (save[:2], hashing) == (["docker", "save"], ["sha256sum", f"{tmp_path}/image.tar"])
+    assert image_get.commands({**folder, "how": "load"}, lambda _argv: (0, "", "")) == [["docker", "load", "--quiet", "--input", f"{tmp_path}/image.tar"]]
+    (tmp_path / "image.tar").write_bytes(b"12345")
+    [item] = image_get.archive_of(str(tmp_path), f"{'a' * 64}  {tmp_path}/image.tar\n")
+    assert {key: item[key] for key in ("path", "size", "sha256")} == {"path": "image.tar", "size": 5, "sha256": "a" * 64}
+
+
+@pytest.mark.parametrize(("size", "words"), [(1 << 60, "are needed to send vllm:1: free space there"), (5, ""), (None, "is not on this node any more")])
+def test_an_archive_that_does_not_fit_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int | None, words: str) -> None:
+    monkeypatch.setattr(images, "inspect_image", lambda _reference: None if size is None else {"Size": size})
+    folder = tmp_path / "send"
+    folder.mkdir()
+    (folder / "image.tar").write_text("of an earlier run")
+    if words:
+        with pytest.raises(ImageError, match=words):
+            image_get.make_room("vllm:1", str(folder))
+    else:
+        image_get.make_room("vllm:1", str(folder))
+        assert (list(folder.iterdir()), folder.stat().st_mode & 0o777) == ([], 0o700)
 
 
 def test_progress_counts_layers() -> None:

@@ -102,13 +102,6 @@ def test_a_container_is_read_since_a_time(tools: Path, engine: FakeEngine, since
     assert container(tools, since=since)["lines_read"] == len(engine.logs["c1"]) - skipped
 
 
-def test_a_killed_container_fails_without_a_line(tools: Path, engine: FakeEngine) -> None:
-    """The kernel's kill is only in its state."""
-    engine.containers["gb10-vllm"]["State"] |= {"Running": False, "Status": "exited", "ExitCode": 137, "OOMKilled": True}
-    result = container(tools)
-    assert (result["state"], result["failure"]["class"]) == ("failed", "oom_killed")
-
-
 def test_a_unit_is_read_by_its_invocation(tools: Path) -> None:
     """So that an older run of the unit is not this one."""
     tool(tools, "systemctl", "echo 0123456789abcdef0123456789abcdef\n")

@@ -164,18 +164,6 @@ def test_reports_all_faults_at_once() -> None:
     assert all(fault in str(caught.value) for fault in caught.value.faults)
 
 
-def test_reports_all_contradictions_at_once() -> None:
-    with pytest.raises(ProfileError) as caught:
-        checked(gate={"context": 5, "concurrency": {"min": 2, "max": 1}}, ranks={"min": 3, "max": 2}, **args(max_model_len=6))
-    assert [fault.split()[2] for fault in caught.value.faults] == ["gate.context", "gate.concurrency", "ranks"]
-
-
-def test_a_mod_is_in_a_repository_or_on_the_controller() -> None:
-    assert checked(**mods(repository=HUB, commit=SHA))["image"]["mods"] == [{"repository": HUB, "commit": SHA, "path": "mods/x"}]
-    assert checked(**mods(path="/srv/x.patch"))["image"]["mods"] == [{"repository": None, "commit": None, "path": "/srv/x.patch"}]
-    assert checked()["image"]["mods"] == []
-
-
 @pytest.mark.parametrize(("value", "context"), [("auto", None), (-1, None), ("128K", 131072), (None, None), (False, None)])
 def test_gate_context_follows_a_numeric_argument(value: Any, context: int | None) -> None:
     assert checked(**args(max_model_len=value, gpu_memory_utilization="0.8"))["gate"]["context"] == context

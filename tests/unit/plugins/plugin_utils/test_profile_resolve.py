@@ -32,15 +32,6 @@ def test_shipped_profiles_are_valid_and_complete(name: str) -> None:
     assert out["model"]["relative_path"]
 
 
-def test_extends_merges_in_order() -> None:
-    base = r.resolve("dspark-nvfp4-1m-seed", SHIPPED)
-    out = extended(engine={"args": {"max-model-len": 500000, "seed": 1}})
-    assert list(out["engine"]["args"]) == [*base["engine"]["args"], "seed"]
-    assert out["engine"]["args"]["max-model-len"] == out["gate"]["context"] == 500000
-    assert out["lineage"] == ["dspark-nvfp4-1m-seed", "mine"]
-    assert out["env"] == base["env"]
-
-
 def test_null_removes_a_key_and_lists_replace() -> None:
     over = {
         "extends": "b12x-fp8-1m",
@@ -64,12 +55,6 @@ def test_user_profile_with_a_shipped_name_changes_the_shipped_one(own: dict[str,
 
 def test_shipped_profiles_extend_shipped_profiles_only() -> None:
     assert r.resolve("fp8-512k", SHIPPED, {"fp8-1m": PORT})["engine"]["api"]["port"] == 8000
-
-
-def test_user_profiles_extend_user_profiles() -> None:
-    out = r.resolve("b", SHIPPED, {"a": {"extends": "fp8-1m", **PORT}, "b": {"extends": "a", "engine": {"api": {"host": "::1"}}}})
-    assert out["engine"]["api"] == {"host": "::1", "port": 1234}
-    assert out["lineage"] == ["fp8-1m", "a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -126,21 +111,6 @@ def test_another_model_inherits_no_plan(name: str) -> None:
     layer = {"extends": name, "model": {"id": "Qwen/Qwen3-30B-A3B", "path": "Qwen/Qwen3-30B-A3B"}}
     plan = r.resolve("p", SHIPPED, {"p": {**layer, "plan": {"weights_gib_per_rank": 9.0}}})["plan"]
     assert (plan["weights_gib_per_rank"], plan["reserve_gib"], plan["kv_bytes_per_token"]) == (9.0, None, None)
-
-
-@pytest.mark.parametrize(
-    ("layer", "key"),
-    [
-        ({"engine": {"args": {"port": 9000}}}, "engine.args.port"),
-        ({"engine": {"args": {"max_model_len": 5}}}, "engine.args.max_model_len"),
-        ({"gate": {"effective_token": {"min": 5}}}, "gate.effective_token"),
-        ({"gate": {"concurrency": {"min": "two"}}}, "gate.concurrency.min"),
-        ({"gate": {"context": "500k"}}, "gate.context"),
-    ],
-)
-def test_adjusted_profile_is_checked(layer: dict[str, Any], key: str) -> None:
-    with pytest.raises(ProfileError, match=f"profile dspark-nvfp4-1m-seed: {re.escape(key)} "):
-        r.adjusted(r.resolve("dspark-nvfp4-1m-seed", SHIPPED), layer)
 
 
 def test_another_image_inherits_neither_digest_nor_build_nor_mods_of_the_first() -> None:
@@ -208,9 +178,3 @@ def test_thinking_switches_only_where_the_tokenizer_reads_them(args: dict[str, A
 def test_a_shipped_profile_is_as_its_authors_wrote_it(users: dict[str, Any]) -> None:
     assert "defaults" not in r.resolve("dspark-nvfp4-1m-seed", SHIPPED, users)
     assert "defaults" not in extended()
-
-
-def test_a_change_of_the_inventory_keeps_the_defaults() -> None:
-    out = own()
-    changed = r.adjusted(out, {"engine": {"args": {"seed": 1}}})
-    assert (changed["defaults"], changed["env"]) == (out["defaults"], out["env"])

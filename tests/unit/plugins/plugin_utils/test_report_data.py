@@ -23,15 +23,6 @@ def test_stages_of_a_rank_fill_its_boot() -> None:
     assert sum(times.values()) == 50.0
 
 
-@pytest.mark.parametrize("rank", [{}, {"stages": []}, {"stages": None}])
-def test_rank_without_a_log_line_has_no_stages(rank: dict[str, Any]) -> None:
-    assert report_data.stage_times(rank, 50.0) == {}
-
-
-def test_stage_of_a_later_version_stands_for_itself_and_a_verdict_before_the_last_stage_is_not_negative() -> None:
-    assert report_data.stage_times({"stages": [["none", 0.0], ["quantum", 5.0]]}, 3.0) == {"starting": 5.0, "quantum": 0.0}
-
-
 def test_failed_boot_is_shown_next_to_the_last_good_one() -> None:
     receipts = report_pages.pair()["receipts"]
     found = part("boot", receipts=receipts[:2])

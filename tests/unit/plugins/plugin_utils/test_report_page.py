@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 import report_pages
-from ansible_collections.gb10.cluster.plugins.plugin_utils import report_data, report_page
+from ansible_collections.gb10.cluster.plugins.plugin_utils import report_page
 
 HOSTILE = '<script>alert(1)</script><svg onload="x">&amp;\'"'
 
@@ -52,22 +52,6 @@ def test_figures_are_described_and_every_id_is_there_once() -> None:
     assert len(ids) == len(set(ids))
 
 
-def test_values_are_titles_that_a_browser_shows() -> None:
-    assert "<title>9b1e61d2 dspark-nvfp4-1m-seed: 1,990,142 tokens</title>" in report_pages.html(report_pages.pair())
-
-
-def test_bars_have_the_label_of_their_values() -> None:
-    given = report_pages.pair()
-    for place, rank in enumerate(given["receipts"][-1]["ranks"]):
-        rank["stages"] = [["load", 0.0], ["kv", 100.0 + 200.0 * place]]
-    html = report_pages.html(given)
-    titles = re.findall(r"<title>(rank \d on spark-\d: [^<]*)</title>", html)
-    assert titles == ["rank 1 on spark-2: 5 min", "rank 0 on spark-1: 100 s", "rank 1 on spark-2: 8:10 min", "rank 0 on spark-1: 11:30 min"]
-    chart = report_page.chart(report_data.boot_section(given["receipts"])["figures"][0])
-    assert list(chart.x_labels) == ["rank 1 on spark-2", "rank 0 on spark-1"]
-    assert chart.raw_series[0][0] == [300.0, 100.0]
-
-
 def test_page_is_the_same_for_the_same_data() -> None:
     assert report_pages.html(report_pages.pair()) == report_pages.html(report_pages.pair())
 
@@ -76,13 +60,3 @@ def test_controller_without_the_library_gets_the_command_that_installs_it(monkey
     monkeypatch.setitem(sys.modules, "pygal", None)
     with pytest.raises(report_page.ReportError, match=r"needs the Python library pygal on the controller.*python -m pip install 'pygal>=3.1,<4'"):
         report_pages.html(report_pages.pair())
-
-
-@pytest.mark.parametrize(("low", "high", "expected"), [(0, 50, [0, 10, 20, 30, 40, 50]), (7, 8, [7, 8]), (0, 0, [0]), (1795000000, 1795086400, 6)])
-def test_ticks_are_round_and_few(low: float, high: float, expected: object) -> None:
-    found = report_page.ticks(low, high)
-    assert (len(found) if isinstance(expected, int) else found) == expected
-
-
-def test_a_time_of_an_axis_has_its_month_as_in_the_tables() -> None:
-    assert report_page.moment(1795591489) == "11-25 07:24"

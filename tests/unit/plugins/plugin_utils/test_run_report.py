@@ -122,13 +122,6 @@ def test_a_line_of_a_role_after_its_report_is_printed(run: Run) -> None:
     assert found + run.finish() == ["a table", "of two lines", "The speeds are not kept."]
 
 
-def test_two_lines_of_a_role_are_both_printed(run: Run) -> None:
-    run.task("vllm_tp2", "t", one="ok")
-    for key in ("t", "u"):
-        run.report.add("text", "vllm_tp2", "one", key, key, [f"The line {key}."])
-    assert run.finish()[:2] == ["The line t.", "The line u."]
-
-
 def test_a_line_of_a_long_role_is_printed_before_its_end(run: Run) -> None:
     run.task("vllm_tp2", "t", one="ok")
     run.report.add("text", "vllm_tp2", "one", "t", "t", ["It starts."])

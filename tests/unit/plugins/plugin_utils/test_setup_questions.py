@@ -7,11 +7,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables 
 from ansible_collections.gb10.cluster.plugins.plugin_utils import setup_questions as questions
 
 
-@pytest.mark.parametrize("value", ["192.168.1.11", "nvidia@10.0.0.5", "spark-ab12.local", "fe80::1%eth0", "spark_1"])
-def test_an_address_or_a_name_is_valid(value: str) -> None:
-    assert questions.HEAD.check(value) == ""
-
-
 @pytest.mark.parametrize(
     ("value", "word"),
     [

@@ -23,14 +23,6 @@ def numbers(store: Store) -> list[int]:
     return [event["n"] for event in store.events()]
 
 
-@pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b"\xff"])
-def test_loads_nothing_from_an_absent_or_invalid_file(folder: Path, content: bytes | None) -> None:
-    if content is not None:
-        folder.mkdir(parents=True)
-        (folder / "desired.json").write_bytes(content)
-    assert Store(str(folder)).load("desired.json") == {}
-
-
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff", b'{"generation": 2'])
 def test_tells_a_damaged_file_from_a_missing_one(folder: Path, content: bytes) -> None:
     folder.mkdir(parents=True)

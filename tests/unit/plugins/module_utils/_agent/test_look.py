@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, look
+from unit.fixtures.docker.engine import serving
 
 RECEIPT = {"release": "4f0c", "time": "2026-11-25T07:00:00Z", "passed": True, "seconds": 50.0, "checks": [{"name": "x"}], "ranks": [{"rank": 0, "facts": {}}]}
 BRIEF = {"release": "4f0c", "time": "2026-11-25T07:00:00Z", "passed": True, "seconds": 50.0, "ranks": [{"rank": 0}], "models": []}
@@ -34,6 +35,26 @@ def read(folder: Path) -> dict[str, Any]:
     return look.records(str(folder / "pair1"))
 
 
+def test_full_file_systems_are_those_of_the_group_and_of_the_data_of_the_docker_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    free = {str(tmp_path): 2**20, str(data): 0}
+    monkeypatch.setattr(look, "free_bytes", free.__getitem__)
+    with serving(tmp_path / "docker.sock") as engine:
+        engine.info["DockerRootDir"] = str(data)
+        assert look.full(str(tmp_path), str(tmp_path / "docker.sock")) == [*free]
+        free.update(dict.fromkeys(free, 2**30))
+        assert look.full(str(tmp_path), str(tmp_path / "docker.sock")) == []
+    assert look.full(str(tmp_path), str(tmp_path / "none.sock")) == [], "without an engine too"
+
+
+def test_an_api_that_refuses_the_key_names_the_file_that_is_missing_or_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(look.liveness.Watch, "check", lambda _watch: {"http_status": 401, "text": "HTTP 401"})
+    assert look.alive(str(tmp_path), {"url": "http://127.0.0.1:9"})["text"] == "HTTP 401: the file of the API key is missing on the head"
+    (tmp_path / "api_key").write_text("VLLM_API_KEY=other\n", encoding="utf-8")
+    assert look.alive(str(tmp_path), {"url": "http://127.0.0.1:9"})["text"].endswith("the container has another API key than the files on the head")
+
+
 def test_node_without_anything_returns_empty_records(tmp_path: Path) -> None:
     found = read(tmp_path / "none")
     assert (found["receipts"], found["events"], found["bandwidth"]) == ([], [], {})
@@ -48,12 +69,6 @@ def test_receipts_of_releases_and_of_a_failed_start_are_returned_without_their_f
     assert read(tmp_path)["receipts"] == [BRIEF, {**BRIEF, "release": "9b1e", "passed": False}]
     put(tmp_path, "agent/outcome.json", {"verdict": {"receipt": RECEIPT}})
     assert read(tmp_path)["receipts"] == [BRIEF], "the receipt of the current release is not listed twice"
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"verdict": []}', '{"verdict": {"receipt": 5}}'])
-def test_damaged_outcome_counts_as_missing(tmp_path: Path, text: str) -> None:
-    put(tmp_path, "agent/outcome.json", text)
-    assert read(tmp_path)["receipts"] == []
 
 
 def test_newest_events_are_returned(tmp_path: Path) -> None:

@@ -53,13 +53,6 @@ def test_a_new_state_is_a_change_and_the_same_one_joins(agent: FakeAgent) -> Non
     assert second["diff"]["before"] == second["diff"]["after"]
 
 
-def test_a_refusal_is_the_agents_sentence(agent: FakeAgent) -> None:
-    run(agent)
-    with pytest.raises(RankError, match="is being changed to release abc"):
-        run(agent, release="def")
-    assert run(agent, release="def", takeover=True)["changed"]
-
-
 @pytest.mark.parametrize(
     ("params", "busy", "result"),
     [({}, True, ""), ({}, False, "serves"), ({"reasons": ["a new image"]}, False, "serves"), ({"release": "def"}, False, "serves"), ({}, False, "failed")],

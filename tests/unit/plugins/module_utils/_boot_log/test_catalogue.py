@@ -110,22 +110,6 @@ def test_ranks_the_cause_first(log: str, case: str, number: int) -> None:
     assert (failure["anchor"], failure["line_number"]) == (f"docs/failures.md#{case}", number)
 
 
-@pytest.mark.parametrize(
-    ("pattern", "literals"),
-    [
-        (r"to serve (?P<n>\d+) of \d{1,3} requests?", [" of  request"]),
-        (r"\[Errno 28\] No space|disk (?:is )?full", ["[Errno ] No space", "disk "]),
-        (r"(?:GPU is lost|NVMLError_\w{0,20})", ["GPU is lost", "NVMLError_"]),
-        (r"(?<!x)[Ee]xit(?: with)? code", [" code"]),
-        (r"a(?!b)cd{0,3}e+", ["a"]),
-        (r"\d+", []),
-        (r"abc|(?:\d|x)?", []),
-    ],
-)
-def test_extracts_the_literals_of_an_expression(pattern: str, literals: list[str]) -> None:
-    assert literals_of(pattern) == literals
-
-
 @pytest.mark.parametrize("row", CATALOGUE, ids=list(ROWS))
 def test_a_line_that_matches_has_a_literal_of_the_expression(row: dict[str, Any]) -> None:
     """An expression whose literals are wrong is never tried."""

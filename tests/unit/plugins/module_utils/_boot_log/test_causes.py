@@ -196,10 +196,6 @@ def test_an_error_with_a_row_of_its_own_is_not_the_drafters(log: str, name: str)
     assert row(BANNER + log + FAILED) == name
 
 
-def test_a_log_cut_in_a_traceback_does_not_name_the_drafter() -> None:
-    assert row(BANNER + LOADING + CORE + "Traceback (most recent call last):\n" + CORE + '  File "/x.py", line 1, in f\n') == "unclassified"
-
-
 def test_a_crashed_kernel_names_the_drafter_that_the_boot_uses() -> None:
     crash = CORE + "torch.AcceleratorError: CUDA error: device-side assert triggered\n" + FATAL
     args = API + "INFO 11-20 21:00:01 [utils.py:1] non-default args: {'model': '/m', 'speculative_config': {'method': 'dflash', 'num_speculative_tokens': 7}}\n"

@@ -17,7 +17,7 @@ CORRECTED: dict[str, dict[str, Any]] = {
         # The peer is lost, the engine core ends with a fatal error, and a request gets HTTP 500: issue 13, section 3, wants served_then_failed.
         "state": ["served_then_failed"],
         "class": ["peer_lost"],
-    },
+    }
 }
 
 

@@ -155,6 +155,7 @@ def test_checks_of_half_a_pair_are_those_that_ran_on_the_other_half() -> None:
         ({"current": "", "releases": [], "containers": [], "receipt": {}}, "engine_absent", "info"),
         ({"processes": {"count": 2, "fault": "the engine process is stopped (PID 7, VLLM::Worker)"}}, "engine_down", "error"),
         ({"engine_error": "The Docker Engine is not running"}, "engine_unknown", "error"),
+        ({"agent": {"state": {"watch": {"state": "recovering"}}}}, "engine_recovering", "error"),
     ],
 )
 def test_the_state_of_the_group_is_that_of_status(change: dict[str, Any], name: str, severity: str) -> None:

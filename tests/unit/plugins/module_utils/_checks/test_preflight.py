@@ -364,6 +364,17 @@ def test_two_nodes_of_one_disk_image_are_named_once(pair: Pair) -> None:
     assert pair.judge().findings == []
 
 
+def test_a_missing_program_of_the_copies_is_named(pair: Pair) -> None:
+    for name in ("bin/rsync", "bin/ssh", "bin/ssh-keygen", "sbin/sshd"):
+        pair.trees[0].file(f"usr/{name}", "")
+    [entry] = pair.judge().findings
+    assert (entry.id, entry.severity, list(entry.hosts)) == ("copy_missing", "error", ["spark-1"])
+    assert "rrsync is not installed" in entry.found
+    assert "install the packages rsync and openssh-server" in entry.remedy
+    pair.trees[0].file("usr/bin/rrsync", "")
+    assert pair.judge().findings == []
+
+
 @pytest.mark.parametrize("text", ["", "uninitialized\n"])
 def test_nodes_without_a_machine_id_are_not_copies(pair: Pair, text: str) -> None:
     for tree in pair.trees:
@@ -787,11 +798,6 @@ def test_reads_sshd_for_the_connection_of_the_head(pair: Pair, rc: int, out: str
     assert commands[0] == "sshd -T -C user=gb10-agent,host=spark-1,addr=192.168.200.11"
 
 
-@pytest.mark.parametrize("text", ["", "ssh-ed25519 AAAA", 'from="*.lan" ssh-ed25519 AAAA', 'from="1.1.1.1 x" ssh-ed25519 AAAA'])
-def test_a_key_without_an_address_gives_no_connection_to_test(text: str) -> None:
-    assert preflight_facts.head_address(text) == ""
-
-
 def test_ignore_and_strict(pair: Pair) -> None:
     pair.trees[0].file("run/reboot-required", "")
     pair.trees[0].file("cmd/time.txt", f"{NOW + 40}\n")
@@ -862,13 +868,6 @@ def test_known_versions_are_complete() -> None:
         assert entry["severity"] in SEVERITIES
         assert bool(entry.get("match")) != bool(entry.get("below"))
         assert all(len(entry[key]) > 10 for key in ("matters", "remedy", "source"))
-
-
-@pytest.mark.parametrize(
-    ("version", "start", "expected"), [("590.44.01", "590", True), ("5900.1", "590", False), ("6.17.0-1017-nvidia", "6.17.0-1017", True), ("", "590", False)]
-)
-def test_compares_versions_by_number(version: str, start: str, expected: bool) -> None:
-    assert parse.begins(version, start) is expected
 
 
 def test_kho_off_excludes_the_known_kernel(pair: Pair) -> None:

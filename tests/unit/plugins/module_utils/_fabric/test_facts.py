@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric import facts, parse
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric import facts
 from shared_samples import needs_shared, samples
 from unit.fixtures.roce.tree import (
     ADDRESSES,
@@ -20,7 +20,6 @@ from unit.fixtures.roce.tree import (
     V1,
     V2,
     Tree,
-    bare,
     from_pair,
     from_rdma_link,
     from_show_gids,
@@ -165,36 +164,6 @@ def test_sysfs_port_attributes_of_a_real_card(tmp_path: Path) -> None:
 # --- cases -----------------------------------------------------------------------------------------------------------------------
 
 
-def test_other_cage(tmp_path: Path) -> None:
-    tree = spark(
-        tmp_path,
-        {"enp1s0f1np1": ["192.168.100.11/24"], "enP2p1s0f1np1": ["192.168.101.11/24"]},
-        up=("enp1s0f1np1", "enP2p1s0f1np1"),
-    )
-    result = run(tree.write())
-    assert [(r["netdev"], r["cage"], r["gid_index"]) for r in result["rails"]] == [("enp1s0f1np1", 1, 3), ("enP2p1s0f1np1", 1, 3)]
-    assert result["env"]["NCCL_IB_HCA"] == "rocep1s0f1,roceP2p1s0f1"
-    assert result["env"]["GLOO_SOCKET_IFNAME"] == "enp1s0f1np1"
-    assert result["problems"] == []
-
-
-def test_cold_gids(tmp_path: Path) -> None:
-    result = run(spark(tmp_path, {}).write())
-    assert [r["gid_index"] for r in result["rails"]] == [None, None]
-    assert [r["ipv4"] for r in result["rails"]] == [None, None]
-    assert set(ids(result)) == {"no_ipv4", "gid_missing"}
-    assert "NCCL_IB_GID_INDEX" not in result["env"]
-    assert "NCCL_SOCKET_IFNAME" not in result["env"]
-
-
-def test_address_there_but_gid_not_yet(tmp_path: Path) -> None:
-    result = run(spark(tmp_path, PAIR, gids={"enp1s0f0np0": v4_gids(None), "enP2p1s0f0np0": v4_gids(None)}).write())
-    assert [r["ipv4"] for r in result["rails"]] == ["192.168.100.10", "192.168.101.10"]
-    assert [r["gid_index"] for r in result["rails"]] == [None, None]
-    assert ids(result) == ["gid_missing", "gid_missing"]
-    assert "NCCL_IB_GID_INDEX" not in result["env"]
-
-
 TABLES: dict[str, tuple[dict[int, tuple[str, str]], int | None]] = {
     "usual": (v4_gids("192.168.100.10"), 3),
     "moved to 4 and 5": (v4_gids("192.168.100.10", at=4) | {2: (V1, link_local(7)), 3: (V2, link_local(7))}, 5),
@@ -324,59 +293,6 @@ def test_cable_in_but_the_other_machine_is_off(tmp_path: Path) -> None:
     assert ids(result) == ["link_down"]
 
 
-def test_addressed_rails_without_link_stay_rails(tmp_path: Path) -> None:
-    result = run(spark(tmp_path, PAIR, up=(), down_state="POLLING").write())
-    assert [(r["netdev"], r["state"]) for r in result["rails"]] == [("enp1s0f0np0", "DOWN"), ("enP2p1s0f0np0", "DOWN")]
-    assert ids(result).count("link_down") == 2
-    assert result["env"] == {}
-
-
-def test_only_one_twin_has_an_address(tmp_path: Path) -> None:
-    result = run(spark(tmp_path, {"enp1s0f0np0": ["192.168.100.10/24"]}).write())
-    assert [(r["netdev"], r["gid_index"]) for r in result["rails"]] == [("enp1s0f0np0", 3), ("enP2p1s0f0np0", None)]
-    assert set(ids(result)) == {"no_ipv4", "gid_missing"}
-    assert all(p["interface"] == "enP2p1s0f0np0" for p in result["problems"])
-    assert result["env"]["NCCL_IB_HCA"] == "rocep1s0f0"
-    assert "NCCL_IB_GID_INDEX" not in result["env"]
-
-
-def test_only_one_pcie_function_is_there(tmp_path: Path) -> None:
-    tree = bare(tmp_path)
-    tree.netdev("enp1s0f0np0", ["192.168.100.10/24"], mtu=9000, speed=200000, phys="p0", pci="0000:01:00.0", vendor="0x15b3", driver="mlx5_core")
-    tree.hca("rocep1s0f0", "enp1s0f0np0", gids=v4_gids("192.168.100.10"))
-    result = run(tree.write())
-    assert ids(result) == ["ports_asymmetric"]
-    assert result["env"]["NCCL_IB_GID_INDEX"] == "3"
-
-
-def test_speed_25g_is_degraded_and_names_the_remedy(tmp_path: Path) -> None:
-    result = run(spark(tmp_path, PAIR, speed=25000).write())
-    assert ids(result) == ["speed_degraded", "speed_degraded"]
-    assert "25000 Mb/s" in result["problems"][0]["message"]
-    assert "Reboot both" in result["problems"][0]["remedy"]
-
-
-def test_mtu_small_and_unequal(tmp_path: Path) -> None:
-    tree = spark(tmp_path, PAIR)
-    next(item for item in tree.addr if item["ifname"] == "enP2p1s0f0np0")["mtu"] = 1500
-    result = run(tree.write())
-    assert ids(result) == ["mtu_small", "mtu_mismatch"]
-    assert by_name(result)["enP2p1s0f0np0"]["active_mtu"] == 1024
-    assert "mtu_small" not in ids(run(tmp_path, mtu=1500))
-
-
-@pytest.mark.parametrize(("mtu", "rdma"), [(9000, 4096), (4192, 4096), (4191, 2048), (1500, 1024), (1280, 1024), (600, 256), (100, 0)])
-def test_rdma_mtu(mtu: int, rdma: int) -> None:
-    assert parse.rdma_mtu(mtu) == rdma
-
-
-def test_link_local_ipv4_of_nvidias_first_playbook(tmp_path: Path) -> None:
-    addresses = {"enp1s0f0np0": ["169.254.11.5/16"], "enP2p1s0f0np0": ["169.254.200.7/16"]}
-    result = run(spark(tmp_path, addresses).write())
-    assert [r["ipv4"] for r in result["rails"]] == ["169.254.11.5", "169.254.200.7"]
-    assert ids(result) == ["link_local_only", "link_local_only", "one_subnet_for_both_rails"]
-
-
 def test_two_addresses_are_ambiguous_without_a_desired_rail(tmp_path: Path) -> None:
     addresses = {"enp1s0f0np0": ["10.100.192.1/24", "192.168.100.10/24"], "enP2p1s0f0np0": ["192.168.101.10/24"]}
     gids = {"enp1s0f0np0": v4_gids("10.100.192.1") | v4_gids("192.168.100.10", at=4)}
@@ -399,26 +315,6 @@ def test_a_secondary_address_does_not_make_it_ambiguous(tmp_path: Path) -> None:
     assert run(tree.write())["rails"][0]["gid_index"] == 3
 
 
-def test_wanted_address_that_is_not_there(tmp_path: Path) -> None:
-    result = run(spark(tmp_path, PAIR).write(), addresses=["192.168.100.77/24", "192.168.101.10/24"])
-    assert [(r["netdev"], r["ipv4"]) for r in result["rails"]] == [("enp1s0f0np0", None), ("enP2p1s0f0np0", "192.168.101.10")]
-    assert "expected: 192.168.100.77" in next(p["message"] for p in result["problems"] if p["id"] == "no_ipv4")
-
-
-def test_wanted_rails_on_a_fresh_node_go_to_the_linked_cage_in_canonical_order(tmp_path: Path) -> None:
-    tree = spark(tmp_path, {}, up=("enp1s0f1np1", "enP2p1s0f1np1"))
-    result = run(tree.write(), addresses=["192.168.100.10/24", "192.168.101.10/24"])
-    assert [r["netdev"] for r in result["rails"]] == ["enp1s0f1np1", "enP2p1s0f1np1"]
-
-
-def test_more_wanted_rails_than_ports(tmp_path: Path) -> None:
-    tree = spark(tmp_path, PAIR)
-    cidrs = [f"192.168.{n}.0/24" for n in range(100, 105)]
-    result = run(tree.write(), cidrs=cidrs)
-    assert "rail_unplaced" in ids(result)
-    assert "192.168.104.0/24" in next(p["message"] for p in result["problems"] if p["id"] == "rail_unplaced")
-
-
 @pytest.mark.parametrize("desired", [{"cidrs": CIDRS}, {"addresses": ADDRESSES}], ids=["cidrs", "addresses"])
 def test_crossed_networks_are_reported_and_the_hca_list_stays_canonical(tmp_path: Path, desired: dict[str, Any]) -> None:
     crossed = {"enp1s0f0np0": ["192.168.101.10/24"], "enP2p1s0f0np0": ["192.168.100.10/24"]}
@@ -428,21 +324,7 @@ def test_crossed_networks_are_reported_and_the_hca_list_stays_canonical(tmp_path
     assert result["env"]["NCCL_IB_HCA"] == BOTH
 
 
-def test_named_interfaces_win(tmp_path: Path) -> None:
-    result = run(spark(tmp_path, PAIR).write(), interfaces=["enP2p1s0f0np0", "enp9s9"])
-    assert [r["netdev"] for r in result["rails"]] == ["enP2p1s0f0np0", "enp9s9"]
-    assert ids(result) == ["interface_missing"]
-
-
 # --- management ------------------------------------------------------------------------------------------------------------------
-
-
-def test_management_is_the_default_route_with_the_lowest_metric(tmp_path: Path) -> None:
-    tree = spark(tmp_path, PAIR)
-    tree.default_route("wlP9s9", "10.9.0.1", metric=50)
-    result = run(tree.write())
-    assert result["management"]["interface"] == "wlP9s9"
-    assert result["management"]["protected"] == ["enP7s7", "wlP9s9"]
 
 
 def test_the_ssh_session_is_the_management_path(tmp_path: Path) -> None:
@@ -493,18 +375,6 @@ def test_multipath_default_route(tmp_path: Path) -> None:
 
 
 # --- labs ------------------------------------------------------------------------------------------------------------------------
-
-
-def test_container_without_rdma(tmp_path: Path) -> None:
-    tree = Tree(tmp_path)
-    tree.netdev("eth0", ["172.17.0.3/16"], kind="veth")
-    tree.netdev("enp1s0f0np0", ["192.168.100.10/24"], mtu=9000, kind="veth", speed=10000)
-    tree.default_route("eth0", "172.17.0.1")
-    tree.rdma = []
-    result = run(tree.write(), addresses=["192.168.100.10/24"])
-    assert [(r["netdev"], r["hca"], r["ipv4"], r["state"]) for r in result["rails"]] == [("enp1s0f0np0", None, "192.168.100.10", "ACTIVE")]
-    assert result["env"] == dict.fromkeys(SOCKETS, RAIL0)
-    assert set(ids(result)) == {"no_rdma"}
 
 
 # --- captured trees with links ---------------------------------------------------------------------------------------------------

@@ -79,14 +79,6 @@ def test_our_own_file_is_not_foreign_and_neither_is_a_hidden_one() -> None:
     assert [item["path"] for item in foreign({"lib/netplan/70-x.yaml": text, "run/netplan/70-x.yaml": text})] == ["/run/netplan/70-x.yaml"]
 
 
-def test_a_file_that_matches_every_device_is_not_moved_away() -> None:
-    """It may configure the management interface too."""
-    read = netplan.read_files({"etc/netplan/90-NM-1234.yaml": ethernets("    NM-1234:\n      match: {}\n      dhcp4: true\n")}, DEVICES)
-    plan = netplan.plan(RAILS, read, "replace", "NetworkManager")
-    assert (plan.text, plan.moves) == (None, ())
-    assert "/etc/netplan/90-NM-1234.yaml also configures every other device (NM-1234 has an empty match)" in plan.refusals[0]
-
-
 @needs_shared
 def test_real_files_of_other_tools() -> None:
     found = foreign(
@@ -95,10 +87,7 @@ def test_real_files_of_other_tools() -> None:
             "etc/netplan/99-nvidia-sync-cluster.yaml": (samples() / "netplan.99-nvidia-sync-cluster.yaml").read_text(),
         }
     )
-    assert [item["addresses"] for item in found] == [
-        {P0: ["192.168.200.12/24"], P2: ["192.168.201.12/24"]},
-        {P0: ["10.100.32.1/24"], P2: ["10.100.33.1/24"]},
-    ]
+    assert [item["addresses"] for item in found] == [{P0: ["192.168.200.12/24"], P2: ["192.168.201.12/24"]}, {P0: ["10.100.32.1/24"], P2: ["10.100.33.1/24"]}]
     assert [item["mtu"] for item in found] == [{}, {P0: 9000, P2: 9000}]
 
 
@@ -140,11 +129,6 @@ def test_without_foreign_files_our_file_is_written() -> None:
 
 THEIRS = {"etc/netplan/40-cx7.yaml": ethernets(f"    {P0}:\n      dhcp4: no\n      addresses: [192.168.200.12/24]\n")}
 GOOD = ethernets(f"    {P0}:\n      mtu: 9000\n      addresses: [192.168.100.10/24]\n    {P2}:\n      mtu: 9000\n      addresses: [192.168.101.10/24]\n")
-
-
-def test_adopt_keeps_a_file_that_gives_what_is_wanted() -> None:
-    result = plan({"etc/netplan/40-cx7.yaml": GOOD}, "adopt")
-    assert result == netplan.Plan()
 
 
 @pytest.mark.parametrize("body", [f"  vlans:\n    fab0: {{id: 7, link: {P0}, ", f"  bonds:\n    fab0: {{interfaces: [{P0}], "])
@@ -200,10 +184,6 @@ def test_refuses_two_rails_of_one_interface() -> None:
     """Two names of it: test_roce_netplan.py has one name twice, and the other refusals."""
     [found] = netplan.validate_rails([RAILS[0], RailConfig(P0, "192.168.101.10/24", 9000)], ["enP7s7"], ["enP7s7", P0, P2], OTHERS)
     assert "for two rails" in found
-
-
-def test_accepts_good_rails() -> None:
-    assert netplan.validate_rails(RAILS, ["enP7s7"], ["enP7s7", P0, P2], OTHERS) == []
 
 
 # --- sysctl ------------------------------------------------------------------------------------------------------------------------

@@ -7,26 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from unit.fixtures.roce.tree import (
-    ALL_FOUR,
-    HCA0,
-    HCA1,
-    PAIR,
-    RAIL0,
-    RAIL1,
-    SOCKETS,
-    SPARK,
-    V2,
-    Tree,
-    gid,
-    ids,
-    mapped,
-    netdevs,
-    run,
-    set_down,
-    spark,
-    v4_gids,
-)
+from unit.fixtures.roce.tree import ALL_FOUR, HCA0, HCA1, PAIR, RAIL0, RAIL1, SOCKETS, SPARK, V2, Tree, gid, ids, mapped, netdevs, run, set_down, spark
 
 # --- message and remedy of a problem ---------------------------------------------------------------------------------------------
 
@@ -45,14 +26,7 @@ MESSAGES: dict[str, tuple[dict[str, Any], Any, dict[str, Any], str, str, str]] =
     "a moved cable": ({"up": ALL_FOUR[1::2]}, None, {}, "link_down", "the cable is in cage 1, the address on cage 0", "moves the addresses to cage 1"),
     "one address twice": ({"addresses": dict.fromkeys(PAIR, PAIR[RAIL0])}, None, {}, "one_subnet_for_both_rails", "have the same address", "a /24 of its own"),
     "the address of the management": ({"management": "192.168.100.10/24"}, None, {}, "subnet_of_management", "has the address of enP7s7", "a /24 of its own"),
-    "another address than the wanted": (
-        {},
-        None,
-        {"addresses": ["192.168.100.99"]},
-        "no_ipv4",
-        "(expected: 192.168.100.99; found: 192.168.100.10/24)",
-        "roce",
-    ),
+    "another address than the wanted": ({}, None, {"addresses": ["192.168.100.99"]}, "no_ipv4", "(expected: 192.168.100.99; found: 192.168.100.10/24)", "roce"),
     "no address": ({"addresses": {}}, None, {}, "gid_missing", f"because {RAIL0} has no fabric IPv4 address; its table", "its IPv4 address"),
     "a table of no GIDs": (
         {},
@@ -105,11 +79,6 @@ def test_a_problem_names_what_was_found_and_its_own_remedy(
     assert remedy in found["remedy"]
 
 
-def test_an_mtu_with_the_expected_rdma_mtu_does_not_mention_it(tmp_path: Path) -> None:
-    result = run(spark(tmp_path, PAIR, mtu=4200).write())
-    assert [found["message"] for found in result["problems"]] == [f"{name} has MTU 4200, expected 9000." for name in (RAIL0, RAIL1)]
-
-
 @pytest.mark.parametrize(("text", "known"), [(None, False), ("bash: rdma: command not found\n", False), ("[ ]\n", True), ("", True)])
 def test_rdma_devices_that_nothing_speaks_of_are_unknown_and_not_missing(tmp_path: Path, text: str | None, known: bool) -> None:
     root = spark(tmp_path, PAIR).write(rdma=False)
@@ -142,16 +111,6 @@ def test_the_second_segments_functions_are_gone_and_both_cages_are_addressed(tmp
         f"Only {RAIL0} is visible in cage 0",
         "Only enp1s0f1np1 is visible in cage 1",
     ]
-
-
-def test_a_two_port_card_of_another_server_has_no_twins(tmp_path: Path) -> None:
-    tree = Tree(tmp_path)
-    for number, address in enumerate(("192.168.100.10", "192.168.101.10")):
-        name, pci = f"enp59s0f{number}np{number}", f"0000:3b:00.{number}"
-        tree.netdev(name, [f"{address}/24"], mtu=9000, speed=200000, phys=f"p{number}", pci=pci, vendor="0x15b3", driver="mlx5_core")
-        tree.hca(f"mlx5_{number}", name, gids=v4_gids(address, number))
-    result = run(tree.write())
-    assert (result["env"]["NCCL_IB_HCA"], result["problems"]) == ("mlx5_0,mlx5_1", [])
 
 
 def test_a_twin_whose_interface_is_in_another_namespace_is_reported_once(tmp_path: Path) -> None:

@@ -68,27 +68,9 @@ def test_other_names(tmp_path: Path, names: dict[str, str]) -> None:
 # --- cages, cables and twins -----------------------------------------------------------------------------------------------------
 
 
-def test_both_cages_with_four_addresses(tmp_path: Path) -> None:
-    more = PAIR | {"enp1s0f1np1": ["192.168.102.10/24"], "enP2p1s0f1np1": ["192.168.103.10/24"]}
-    result = run(spark(tmp_path, more, up=ALL_FOUR).write())
-    assert [(rail["netdev"], rail["cage"], rail["gid_index"]) for rail in result["rails"]] == [
-        (RAIL0, 0, 3),
-        (RAIL1, 0, 3),
-        ("enp1s0f1np1", 1, 3),
-        ("enP2p1s0f1np1", 1, 3),
-    ]
-    assert result["env"]["NCCL_IB_HCA"] == "rocep1s0f0,roceP2p1s0f0,rocep1s0f1,roceP2p1s0f1"
-    assert result["problems"] == []
-
-
 def test_link_local_ports_next_to_real_rails_are_not_for_nccl(tmp_path: Path) -> None:
     # a node of a switched fabric: two real addresses, and 169.254 by autoconfiguration on the other two ports
-    addresses = {
-        RAIL0: ["192.168.200.1/24"],
-        "enp1s0f1np1": ["169.254.60.178/16"],
-        RAIL1: ["169.254.227.230/16"],
-        "enP2p1s0f1np1": ["192.168.201.1/24"],
-    }
+    addresses = {RAIL0: ["192.168.200.1/24"], "enp1s0f1np1": ["169.254.60.178/16"], RAIL1: ["169.254.227.230/16"], "enP2p1s0f1np1": ["192.168.201.1/24"]}
     result = run(spark(tmp_path, addresses, up=ALL_FOUR).write())
     assert result["env"] == {"NCCL_IB_HCA": "rocep1s0f0,roceP2p1s0f1", "NCCL_IB_GID_INDEX": "3", **dict.fromkeys(SOCKETS, RAIL0)}
     assert ids(result).count("link_local_only") == 2
@@ -128,17 +110,6 @@ def test_a_cage_that_leads_to_the_office_is_no_fabric(tmp_path: Path, bridge: bo
     result = run(tree.write())
     assert (netdevs(result), result["env"]["NCCL_IB_HCA"], result["problems"]) == ([RAIL0, RAIL1], f"{HCA0},{HCA1}", [])
     assert result["management"]["protected"] == sorted({office, "enp1s0f1np1"})
-
-
-def test_both_ports_of_the_offices_cage_may_carry_a_default_route(tmp_path: Path) -> None:
-    office = {"enp1s0f1np1": ["10.9.0.60/24"], "enP2p1s0f1np1": ["10.9.0.61/24"]}
-    tree = spark(tmp_path, PAIR | office, up=ALL_FOUR)
-    tree.routes = []
-    for number, name in enumerate(office):
-        tree.default_route(name, "10.9.0.1", metric=100 + number)
-    result = run(tree.write())
-    assert (netdevs(result), result["env"]["NCCL_IB_HCA"], result["problems"]) == ([RAIL0, RAIL1], f"{HCA0},{HCA1}", [])
-    assert result["management"]["protected"] == sorted(office)
 
 
 def test_the_first_socket_interface_is_not_the_link_local_one(tmp_path: Path) -> None:
@@ -250,24 +221,6 @@ def test_a_named_bond_or_bridge_over_both_twins(tmp_path: Path, kind: str) -> No
     assert result["env"] == {"NCCL_IB_HCA": HCA1, "NCCL_IB_GID_INDEX": "5", **dict.fromkeys(SOCKETS, "fabric0")}
 
 
-def test_a_named_vlan_on_a_bond(tmp_path: Path) -> None:
-    tree = spark(tmp_path, {}, gids={RAIL0: v4_gids(None), RAIL1: v4_gids(None)})
-    tree.netdev("bond0", mtu=9000, kind="bond")
-    tree.netdev("bond0.7", ["192.168.100.10/24"], mtu=9000, kind="vlan", link="bond0")
-    for name in (RAIL0, RAIL1):
-        link(tree, name)["master"] = "bond0"
-    gid(tree, HCA0, 5, V2, mapped("192.168.100.10"), "bond0.7")
-    result = run(tree.write(), interfaces=["bond0.7"])
-    assert [(rail["netdev"], rail["hca"], rail["gid_index"]) for rail in result["rails"]] == [("bond0.7", HCA0, 5)]
-
-
-def test_macvlans_of_containers_change_nothing(tmp_path: Path) -> None:
-    tree = spark(tmp_path, PAIR)
-    tree.netdev("mac0", kind="macvlan", link=RAIL0)
-    tree.netdev("veth1", kind="veth", link="if2", master="docker0")
-    assert netdevs(run(tree.write())) == [RAIL0, RAIL1]
-
-
 def test_what_sits_on_an_addressed_port_is_no_rail(tmp_path: Path) -> None:
     # a container's macvlan shim and a storage VLAN, both with addresses and GIDs of their own
     tree = spark(tmp_path, PAIR)
@@ -278,17 +231,6 @@ def test_what_sits_on_an_addressed_port_is_no_rail(tmp_path: Path) -> None:
     result = run(tree.write())
     assert (netdevs(result), indices(result), result["env"]["NCCL_IB_GID_INDEX"], result["problems"]) == ([RAIL0, RAIL1], [3, 3], "3", [])
     assert netdevs(run(tmp_path, addresses=["10.100.0.5/24", "192.168.101.10/24"])) == [f"{RAIL0}.100", RAIL1]
-
-
-def test_named_vlans_stand_for_their_link_local_ports(tmp_path: Path) -> None:
-    tree = spark(tmp_path, {RAIL0: ["169.254.1.1/16"], RAIL1: ["169.254.2.2/16"]})
-    for number, (name, hca) in enumerate(((RAIL0, HCA0), (RAIL1, HCA1))):
-        tree.netdev(f"{name}.100", [f"192.168.10{number}.10/24"], kind="vlan", link=name, mtu=9000)
-        for index, version in ((4, V1), (5, V2)):
-            gid(tree, hca, index, version, mapped(f"192.168.10{number}.10"), f"{name}.100")
-    result = run(tree.write(), interfaces=[f"{RAIL0}.100", f"{RAIL1}.100"])
-    assert (netdevs(result), indices(result), result["problems"]) == ([f"{RAIL0}.100", f"{RAIL1}.100"], [5, 5], [])
-    assert result["env"] == {"NCCL_IB_HCA": f"{HCA0},{HCA1}", "NCCL_IB_GID_INDEX": "5", **dict.fromkeys(SOCKETS, f"{RAIL0}.100")}
 
 
 @pytest.mark.parametrize("addressed", [True, False])
@@ -378,18 +320,6 @@ def test_soft_roce_index_1_and_no_word_about_speed(tmp_path: Path, names: tuple[
     assert result["problems"] == []
 
 
-@pytest.mark.parametrize("rdma", [True, False])
-def test_soft_roce_of_a_virtual_machine_has_no_speed(tmp_path: Path, rdma: bool) -> None:
-    tree = soft(tmp_path, (HCA0, "rocep1s0f1"), pci="0000:01:00.0", vendor="0x1af4", driver="virtio_net", speed=-1)
-    result = run(tree.write(rdma=rdma), cidrs=["10.77.0.0/24", "10.77.1.0/24"])
-    assert [(rail["netdev"], rail["gid_index"], rail["ipv4"], rail["speed_mbps"]) for rail in result["rails"]] == [
-        ("enp1s0f0np0", 1, "10.77.0.1", None),
-        ("enp1s0f1np1", 1, "10.77.1.1", None),
-    ]
-    assert result["env"]["NCCL_IB_GID_INDEX"] == "1"
-    assert set(ids(result)) <= {"unreadable"}
-
-
 def test_soft_roce_on_the_management_nic_of_a_spark_is_no_rail(tmp_path: Path) -> None:
     tree = spark(tmp_path, PAIR)
     tree.hca("rxe0", "enP7s7", gids={0: (V2, link_local(7)), 1: (V2, mapped("10.0.1.60"))}, rate="2.5 Gb/sec (1X SDR)")
@@ -398,13 +328,6 @@ def test_soft_roce_on_the_management_nic_of_a_spark_is_no_rail(tmp_path: Path) -
     assert netdevs(result) == [RAIL0, RAIL1]
     assert result["env"]["NCCL_IB_GID_INDEX"] == "3"
     assert result["problems"] == []
-
-
-def test_soft_roce_and_the_card_on_one_rail(tmp_path: Path) -> None:
-    tree = spark(tmp_path, PAIR, hca_names={HCA0: "zz_0"})
-    tree.hca("rxe0", RAIL0, gids={0: (V2, link_local(7)), 1: (V2, mapped("192.168.100.10"))})
-    tree.file("sys/class/infiniband/rxe0/parent", RAIL0 + "\n")
-    assert [rail["hca"] for rail in run(tree.write())["rails"]] == ["zz_0", HCA1]
 
 
 # --- what joins a device to its HCA ----------------------------------------------------------------------------------------------
@@ -475,15 +398,6 @@ def test_a_wide_network_of_the_management_around_the_rails_does_no_harm(tmp_path
     assert [(found["id"], found["interface"]) for found in result["problems"]] == [("subnet_of_management", RAIL1)]
 
 
-def test_wifi_in_the_fabrics_subnet_with_a_wired_management(tmp_path: Path) -> None:
-    tree = spark(tmp_path, PAIR)
-    link(tree, "wlP9s9")["addr_info"] = [{"family": "inet", "local": "192.168.100.55", "prefixlen": 24, "scope": "global"}]
-    tree.default_route("wlP9s9", "192.168.100.1", metric=600)
-    result = run(tree.write())
-    assert [(found["id"], found["interface"]) for found in result["problems"]] == [("subnet_of_management", RAIL0)]
-    assert "wlP9s9 (192.168.100.55/24)" in result["problems"][0]["message"]
-
-
 @pytest.mark.parametrize(
     ("name", "kind", "address", "named"),
     [
@@ -516,13 +430,6 @@ def test_rails_in_one_subnet_with_the_management_are_reported_once_each(tmp_path
     for number, name in enumerate(PAIR):
         tree.default_route(name, "10.0.1.1", metric=101 + number)
     assert ids(run(tree.write())) == ["one_subnet_for_both_rails", *["rail_is_management"] * 2, *["subnet_of_management"] * 2]
-
-
-def test_a_default_route_over_a_rail_is_not_its_own_neighbour(tmp_path: Path) -> None:
-    tree = spark(tmp_path, PAIR)
-    tree.routes = []
-    tree.default_route(RAIL0, "192.168.100.11")
-    assert ids(run(tree.write())) == ["rail_is_management"]
 
 
 @pytest.mark.parametrize("zone", ["enP7s7", RAIL0])

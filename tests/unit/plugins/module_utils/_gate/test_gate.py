@@ -52,11 +52,7 @@ DRAFTING = {"state": "starting", "stage": "load", "drafter": True}
 
 @pytest.mark.parametrize(
     ("more", "name"),
-    [
-        ({"container": dead(137)}, "killed"),
-        ({"container": dead(1)}, "exited"),
-        ({"container": dead(137, oom_killed=True)}, "oom_killed"),
-    ],
+    [({"container": dead(137)}, "killed"), ({"container": dead(1)}, "exited"), ({"container": dead(137, oom_killed=True)}, "oom_killed")],
     ids=["killed", "ended", "out of memory"],
 )
 def test_rank_that_ends_without_a_line_while_it_loads_its_drafter_is_reported_so(more: dict[str, Any], name: str) -> None:
@@ -193,14 +189,6 @@ def test_a_boot_under_way(ranks: list[gate.Rank], seconds: float, what: str, kin
         assert "Remedy: " in text
 
 
-def test_the_sentence_names_line_and_remedy() -> None:
-    _what, finding = gate.assess([rank(0, facts=failed("bad_argument", "vllm: error: unrecognized arguments: --nope", 3), failed_at=1.0)], 2.0, 9.0, {})
-    assert finding is not None
-    assert gate.sentence("pair1", finding) == (
-        "pair1: rank 0 on spark-1: bad_argument: vllm: error: unrecognized arguments: --nope (line 3 of its log). Remedy: do this."
-    )
-
-
 CRITERIA = [
     ("nothing wanted", {}, API, READY, None),
     ("context as wanted", {"context": 4096}, API, READY, None),
@@ -240,14 +228,6 @@ def test_criteria(criteria: dict[str, Any], api: dict[str, Any], facts: dict[str
         assert "Remedy" in text
 
 
-def test_ranks_that_disagree_about_the_context_fail() -> None:
-    fault = gate.first_fault(gate.checks([rank(0, facts=READY), rank(1, facts={"context": 2048})], API, {}))
-    assert fault is not None
-    assert fault["class"] == "ranks_disagree"
-    assert fault["found"] == {0: 4096, 1: 2048}
-    assert "wanted equal, found rank 0: 4,096, rank 1: 2,048." in gate.check_sentence("pair1", fault)
-
-
 def test_ranks_that_disagree_about_a_dtype_fail() -> None:
     ranks = [rank(0, facts=READY | {"kv_cache_dtype": "fp8_ds_mla"}), rank(1, facts={"kv_cache_dtype": "fp8"})]
     assert gate.first_fault(gate.checks(ranks, API, {})) is None
@@ -282,21 +262,6 @@ def test_ranks_with_the_same_content_in_other_image_stores_pass() -> None:
     assert gate.first_fault(gate.checks(ranks, API, {})) is None
     ranks[1]["container"]["labels"][gate_label("image")] = "bbbb"
     assert (gate.first_fault(gate.checks(ranks, API, {})) or {})["class"] == "ranks_disagree"
-
-
-def test_a_container_of_another_release_is_not_judged_as_this_one() -> None:
-    other = container(labels={gate_label("release"): "other"})
-    ranks = [rank(0, release="mine", container=container(labels={gate_label("release"): "mine"})), rank(1, release="mine", container=other)]
-    verdict, found = gate.assess(ranks, 10.0, 100.0, {})
-    assert (verdict, (found or {})["class"]) == ("fail", "other_release")
-    assert (found or {})["message"].endswith("belongs to release other, and the gate judges release mine")
-    assert (gate.first_fault(gate.checks([{**each, "facts": READY} for each in ranks], API, {})) or {})["class"] == "other_release"
-
-
-def test_a_worker_that_died_after_the_head_became_ready_fails() -> None:
-    fault = gate.first_fault(gate.checks([rank(0, facts=READY), rank(1, container=dead(137))], API, {}))
-    assert fault is not None
-    assert fault["class"] == "killed"
 
 
 def test_what_is_not_known_fails_only_when_strict() -> None:

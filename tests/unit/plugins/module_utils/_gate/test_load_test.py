@@ -17,8 +17,7 @@ LOST = {"ok": False, "status": 500, "text": "", "completion_tokens": 0, "seconds
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"),
-    [([1, 2, 4, 6], [1, 2, 4, 6]), ("1,2,4,6", [1, 2, 4, 6]), ("1, 8 16", [1, 8, 16]), (12, [12]), (["3"], [3]), ("1024", [1024])],
+    ("value", "expected"), [([1, 2, 4, 6], [1, 2, 4, 6]), ("1,2,4,6", [1, 2, 4, 6]), ("1, 8 16", [1, 8, 16]), (12, [12]), (["3"], [3]), ("1024", [1024])]
 )
 def test_levels(value: Any, expected: list[int]) -> None:
     assert load_test.levels_of(value) == expected
@@ -32,7 +31,7 @@ def test_levels_that_are_none_are_refused(value: Any) -> None:
 
 def test_our_own_prompts_are_enough_for_the_usual_levels_and_none_is_asked_twice() -> None:
     prompts = load_test.prompts_of([])
-    asked = [prompt["prompt"] for _level, batch in load_test.batches(prompts, load_test.LEVELS) for prompt in batch]
+    asked = [prompt["prompt"] for _level, batch in load_test.batches(prompts, (1, 2, 4, 6)) for prompt in batch]
     assert len(asked) == len(set(asked)) == 13
     assert {prompt["prompt"] for prompt in prompts} == set(asked)
 
@@ -145,8 +144,3 @@ def test_replies_that_ended_in_their_reasoning_are_counted_and_not_bad() -> None
     assert (row["bad_outputs"], row["cut"]) == (0, 1)
     assert load_test.cut([row]).startswith("1 of 2 replies ended in their reasoning, at max_tokens, so their answers are not known. Raise max_tokens")
     assert load_test.cut([load_test.row_of(1, load_test.prompts_of(["b"]), [good("fine")])]) == ""
-
-
-def test_the_remedy_for_leaked_markup_names_the_parsers() -> None:
-    row = load_test.row_of(1, load_test.prompts_of(["a"]), [good("<think>The user")])
-    assert "Remedy: set reasoning-parser and tool-call-parser of engine.args" in load_test.complaint("pair1", [row])

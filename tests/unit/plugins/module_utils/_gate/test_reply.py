@@ -9,48 +9,6 @@ import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import reply
 from shared_samples import needs_shared, samples
 
-GOOD = {
-    "plain": ("Greet me", "Hello, how can I help you today?"),
-    "a table": ("Draw a line", "----------------------------------------\n| a | b |\n"),
-    "a short repetition": ("Sing", "la la la la, sings the singer."),
-    "the script of the prompt": ("用中文回答", "你好，很高兴见到你。"),
-    "one Greek letter": ("What is a micron?", "A micron (µ, the Greek mu) is a millionth of a metre."),
-    "code": ("Write a loop", "for i in range(10):\n    print(i)\n"),
-    "a language by its name": ("Translate 'good morning' into Japanese.", "おはようございます"),
-    "several languages": ("Greet me in five languages", "Hello, Hola, Привет, 你好, こんにちは"),
-    "a name in its own script": ("Who wrote War and Peace?", "Leo Tolstoy (Лев Толстой)."),
-    "a power of ten": ("10^20 in digits?", "100000000000000000000"),
-    "a repetition that was asked for": ("Repeat this five times: The cat sat.", "The cat sat.\n" * 5),
-    "a template argument": ("A vector in C++", "std::vector<parameter_type> values;"),
-    "an operator": ("A sum in F#", 'printfn "%d" <| List.sum xs |> ignore'),
-    "markup as code": ("Explain ChatML", "A turn ends with `<|im_end|>`."),
-    "markup of the prompt": ("What does <|im_end|> mean?", "<|im_end|> ends a turn."),
-}
-BAD = {
-    "empty": ("  \n", "empty"),
-    "invisible characters": ("\u200b\ufeff", "empty"),
-    "digits alone": ("0" * 48, "the character '0'"),
-    "one character": ("!" * 30, "the character '!'"),
-    "a word": ("yes " * 40, "over and over"),
-    "a short reply of one word": (" Paris" * 16, "over and over"),
-    "a phrase": ("I am here to help. " * 12, "over and over"),
-    "a paragraph": ((" ".join(f"w{n}" for n in range(40)) + " ") * 5, "over and over"),
-    "a phrase without spaces": ("Beijing: " + "北京是" * 40, "over and over"),
-    "Chinese": ("Hello, 我可以帮助你", "another language"),
-    "Bengali": ("RAM হল একটি স্মৃতি", "another language"),
-    "Russian": ("Hello, привет", "another language"),
-    "an end of sequence": ("Hello!</s>", "leaked markup"),
-    "a turn of Gemma": ("Hello<end_of_turn>", "leaked markup"),
-    "a function call": ("<function=get_weather></function>", "leaked markup"),
-    "byte tokens": ("Hello<0x0A><0x0A>you", "leaked markup"),
-    "a chat template": ("Hello<|im_end|>", "leaked markup"),
-    "a tool call of DeepSeek": ('<｜DSML｜invoke name="x">', "leaked markup"),
-    "a tool call": ("Sure <tool_call>{}", "leaked markup"),
-    "a tool call as XML": ('<invoke name="get_weather">', "leaked markup"),
-    "control characters": ("Hel\x00lo", "broken characters"),
-    "undecodable bytes": ("Hel\ufffdlo", "broken characters"),
-}
-
 FIXTURES = Path(__file__).resolve().parents[3] / "fixtures" / "replies"
 
 
@@ -83,13 +41,13 @@ def test_finds_what_is_wrong_with_the_replies_of_owners() -> None:
 
 
 @pytest.mark.parametrize(("text", "fault"), BAD_TEXTS)
-def test_finds_each_form_of_markup_loop_and_empty_text(text: str, fault: str) -> None:
+def test_names_the_fault_of_a_bad_reply(text: str, fault: str) -> None:
     found = reply.faults("Greet me", {"ok": True, "text": text})
     assert any(fault in phrase for phrase in found), found
 
 
 @pytest.mark.parametrize(("prompt", "text"), GOOD_TEXTS)
-def test_accepts_texts_about_markup_and_regular_data(prompt: str, text: str) -> None:
+def test_accepts_a_good_reply(prompt: str, text: str) -> None:
     assert reply.faults(prompt, {"ok": True, "text": text}) == []
 
 
@@ -139,17 +97,6 @@ def test_the_remedy_for_markup_names_the_parsers_unless_there_are_other_faults()
     (fault,) = reply.faults("Greet me", {"ok": True, "text": "<think>A greeting."})
     assert "reasoning-parser and tool-call-parser of engine.args" in reply.remedy([fault, fault])
     assert reply.remedy([fault, "the reply repeats 'a' over and over"]) == reply.remedy([]) == ""
-
-
-@pytest.mark.parametrize(("prompt", "text"), GOOD.values(), ids=GOOD.keys())
-def test_accepts_a_good_reply(prompt: str, text: str) -> None:
-    assert reply.faults(prompt, {"ok": True, "text": text}) == []
-
-
-@pytest.mark.parametrize(("text", "fault"), BAD.values(), ids=BAD.keys())
-def test_names_the_fault_of_a_bad_reply(text: str, fault: str) -> None:
-    found = reply.faults("Greet me", {"ok": True, "text": text})
-    assert any(fault in phrase for phrase in found), found
 
 
 def test_compares_the_known_answer() -> None:

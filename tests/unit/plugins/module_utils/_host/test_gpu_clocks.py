@@ -151,14 +151,6 @@ def test_a_cap_that_was_removed_outside_of_the_role_is_set_again(machine: Machin
     assert machine.cap == 2000
 
 
-def test_a_unit_that_did_not_run_at_this_boot_is_started(machine: Machine) -> None:
-    machine.clocks(max_clock_mhz=2000)
-    machine.units.clear()
-    machine.cap = 0
-    assert f"{UNIT} enabled and started" in machine.clocks(max_clock_mhz=2000)["changes"]
-    assert machine.cap == 2000
-
-
 def test_options_that_set_nothing_leave_no_unit(machine: Machine) -> None:
     assert machine.clocks(persistence_mode=False)["changed"] is False
     machine.clocks(max_clock_mhz=2000)

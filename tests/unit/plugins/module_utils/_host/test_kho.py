@@ -159,13 +159,6 @@ def test_memory_that_does_not_come_back_is_reported_with_the_remedy(spark: Spark
     assert "kho=off is on the kernel command line already, so reboot into kernel 6.17.0-1032" in text
 
 
-def test_free_memory_under_an_engine_is_named_as_such(spark: Spark) -> None:
-    spark.apply()
-    spark.reboot()
-    spark.put("/proc/4711/comm", "VLLM::Worker_TP\n")
-    assert "MemFree 114.0 GiB while the GPU is in use; before" in spark.apply()["message"]
-
-
 @pytest.mark.parametrize(
     ("path", "text", "sentence"),
     [
@@ -201,8 +194,3 @@ def test_a_kernel_that_was_not_started_from_the_menu_is_refused(spark: Spark) ->
     spark.put("/proc/cmdline", "quiet\n")
     with pytest.raises(HostError, match="have kho=off, and the kernel that was started since then does not"):
         spark.tune(kho_off=True)
-
-
-def test_a_container_is_left_alone(spark: Spark) -> None:
-    spark.put("/run/systemd/container", "docker\n")
-    assert spark.tune(kho_off=True)["kho"] == kho.NOTHING

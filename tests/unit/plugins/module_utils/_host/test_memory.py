@@ -60,14 +60,6 @@ def node(**values: float) -> dict[str, int]:
     return {key: int(value * GIB_KB) for key, value in {**base, **values}.items()}
 
 
-def test_zones_are_parsed_without_empty_ones() -> None:
-    assert memory.parse_zoneinfo(ZONEINFO, 4) == [
-        Zone(0, "DMA", 8000, 400, 500, 600, 20, 1920),
-        Zone(0, "Normal", 32000, 800, 1000, 1200, 0, 0),
-    ]
-    assert memory.parse_zoneinfo(None, 4) == []
-
-
 @pytest.mark.parametrize(("page_kb", "total"), [(4, 40000), (16, 160000), (64, 640000)])
 def test_the_page_size_is_the_one_with_which_the_zones_add_up(page_kb: int, total: int) -> None:
     assert memory.page_size_kb({"MemTotal": total}, ZONEINFO) == page_kb
@@ -124,14 +116,6 @@ def test_a_higher_floor_never_costs_less(one: int, two: int, scale: int) -> None
     low, high = sorted((one, two))
     meminfo = node()
     assert memory.floor_cost_kb(meminfo, SPARK, (0, scale), (low, scale)) <= memory.floor_cost_kb(meminfo, SPARK, (0, scale), (high, scale))
-
-
-SIZES: dict[str, tuple[float, str]] = {"121.69": (121.69, "121"), "119.63": (119.63, "119"), "a VM": (1.4, "other"), "a server": (503.0, "other")}
-
-
-@pytest.mark.parametrize(("gib", "expected"), SIZES.values(), ids=SIZES.keys())
-def test_size_classes(gib: float, expected: str) -> None:
-    assert memory.node_class(int(gib * GIB_KB)) == expected
 
 
 @needs_shared
@@ -244,39 +228,12 @@ def test_memavailable_that_is_cache() -> None:
     assert memory.cache_problem(node(MemFree=2.0, MemAvailable=4.0)) is None
 
 
-@pytest.mark.parametrize(
-    ("vm", "expected"),
-    [
-        ({"min_free_kbytes": 4194304, "watermark_boost_factor": 15000}, "can hold back 15.0 GiB"),
-        ({"min_free_kbytes": 4194304, "watermark_boost_factor": 0}, ""),
-        ({"min_free_kbytes": 45167, "watermark_boost_factor": 15000}, ""),
-    ],
-)
-def test_a_boosted_floor(vm: dict[str, int], expected: str) -> None:
-    found = memory.boost_problem(vm)
-    assert (found.found if found else "").endswith(expected)
-    assert (found is not None) is bool(expected)
-
-
 def test_all_problems_of_a_node_are_returned() -> None:
     meminfo = {**node(MemFree=80.0), "CmaTotal": 0, "CmaFree": 940604}
     state = memory.fragmentation([Buddy(0, "Normal", (9, 9))], SPARK, 4)
     vm = {"min_free_kbytes": 3145728, "watermark_boost_factor": 15000}
     found = memory.find_problems(meminfo, state, vm, [])
     assert [entry.id for entry in found] == ["kho_leak", "memory_stuck", "memory_fragmented", "watermark_boost"]
-
-
-SWAPS = """Filename				Type		Size		Used		Priority
-/swap.img                               file		16777212	3670016		-2
-/dev/zram0                              partition	8388604		0		100
-/my\\040swap (deleted)                   file		1024		0		-3
-"""
-
-
-def test_swaps() -> None:
-    rows = memory.parse_swaps(SWAPS)
-    assert [(row.device, row.used_kb, row.priority) for row in rows[:2]] == [("/swap.img", 3670016, -2), ("/dev/zram0", 0, 100)]
-    assert memory.parse_swaps("Filename\tType\tSize\tUsed\tPriority\n") == []
 
 
 def test_utilization_has_bounds() -> None:

@@ -157,14 +157,6 @@ def test_the_timer_starts_before_anything_changes(machine: Machine) -> None:
     assert set(machine.live().values()) == {256}
 
 
-def test_a_second_load_restarts_the_timer(machine: Machine) -> None:
-    machine.readahead()
-    machine.phase("load")
-    machine.phase("load")
-    assert machine.commands.count("systemctl stop gb10-readahead-restore.timer") == 1
-    assert "gb10-readahead-restore.timer" in machine.running
-
-
 def test_without_the_role_a_phase_does_nothing(machine: Machine) -> None:
     assert "the readahead role has not run on this node" in machine.phase("load")[0]
     assert machine.live()["nvme0n1"] == 128
@@ -175,13 +167,6 @@ def test_absent_ends_a_load_phase(machine: Machine) -> None:
     machine.phase("load")
     machine.readahead(state="absent")
     assert (machine.running, machine.live()) == ({}, {"dm-0": 512, "nvme0n1": 128, "nvme1n1": 128})
-
-
-def test_the_guard_is_optional(machine: Machine) -> None:
-    machine.readahead()
-    machine.readahead(guard=False)
-    machine.phase("load")
-    assert set(machine.running) == {"gb10-readahead-restore.timer"}
 
 
 def test_a_small_node_gets_a_small_floor(machine: Machine) -> None:
@@ -220,11 +205,3 @@ def test_refusals_change_nothing(machine: Machine, params: dict[str, Any]) -> No
     with pytest.raises(HostError, match=f"readahead_{next(iter(params))}"):
         machine.readahead(**params)
     assert machine.live()["nvme0n1"] == 128
-
-
-def test_a_rule_of_another_owner_stays(machine: Machine) -> None:
-    machine.put(plan.RULE, "# mine\n")
-    with pytest.raises(HostError, match="is not managed by"):
-        machine.readahead()
-    machine.readahead(state="absent")
-    assert machine.found(plan.RULE) == "# mine\n"

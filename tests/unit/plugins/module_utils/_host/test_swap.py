@@ -4,52 +4,9 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._host import memory, swap
-from ansible_collections.gb10.cluster.plugins.module_utils._host.swap import Unit
-
-FILES = """swap.target masked enabled
-zramswap.service enabled enabled
-dphys-swapfile.service generated -
-earlyoom.service disabled enabled
-"""
-
-
-def test_units_are_read_from_their_files_and_the_running_systemd() -> None:
-    active = "\n".join("active" if name == "zramswap.service" else "inactive" for name in swap.UNITS)
-    assert swap.parse_units(FILES, active) == {
-        "swap.target": Unit(False, False, True),
-        "zramswap.service": Unit(True, True),
-        "dphys-swapfile.service": Unit(True, False),
-        "earlyoom.service": Unit(False, False),
-    }
-
-
-@pytest.mark.parametrize(
-    ("swap_policy", "oom_policy", "on", "off"),
-    [
-        ("leave", "leave", set(), set()),
-        ("swappiness0", "leave", set(), set()),
-        ("off", "leave", set(), set(swap.SERVICES)),
-        ("leave", "earlyoom", {swap.EARLYOOM}, set(swap.OOMD)),
-        ("off", "no_earlyoom", set(), {*swap.SERVICES, swap.EARLYOOM, *swap.OOMD}),
-    ],
-)
-def test_the_units_of_the_policies(swap_policy: str, oom_policy: str, on: set[str], off: set[str]) -> None:
-    desired = swap.desired(swap_policy, oom_policy)
-    assert ({name for name in desired if desired[name]}, {name for name in desired if not desired[name]}) == (on, off)
 
 
 @pytest.mark.parametrize(("used", "available", "fits"), [(0.0, 0.1, True), (3.5, 113.0, True), (1.7, 2.3, False), (14.0, 2.0, False)])
 def test_swap_must_fit_into_memory(used: float, available: float, fits: bool) -> None:
     rows = [memory.Swap("/swap.img", "file", 16 * memory.GIB_KB, int(used * memory.GIB_KB), -2)]
     assert (swap.room_problem(rows, int(available * memory.GIB_KB), 120 * memory.GIB_KB) == "") is fits
-
-
-def test_swap_that_is_still_on_is_named() -> None:
-    rows = [memory.Swap("/dev/zram0", "partition", memory.GIB_KB, 0, 100)]
-    assert "swap is on: /dev/zram0 (partition, 1.0 GiB). Find the unit" in swap.still_on_message(rows)
-
-
-def test_the_states_of_the_oom_daemons() -> None:
-    units = {swap.EARLYOOM: Unit(True, True), swap.OOMD[0]: Unit(False, False)}
-    assert swap.describe_oom_daemons(units) == "earlyoom runs, systemd-oomd is stopped"
-    assert swap.describe_oom_daemons({}) == "no out-of-memory daemon is installed"

@@ -98,12 +98,6 @@ def settings(**values: str) -> dict[str, str]:
     return {"vm.dirty_ratio": "5", "vm.dirty_background_ratio": "2", "vm.swappiness": "auto", **{f"vm.{key}": value for key, value in values.items()}}
 
 
-def test_swappiness_follows_the_swap_policy() -> None:
-    assert sysctl.desired(settings(), "leave", "swappiness0", {})["vm.swappiness"] == "0"
-    assert "vm.swappiness" not in sysctl.desired(settings(), "leave", "off", {})
-    assert sysctl.desired(settings(swappiness="10"), "leave", "swappiness0", {})["vm.swappiness"] == "10"
-
-
 REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
     "a floor that is not a number": ({"option": "3 GiB"}, "sysctl_min_free_kbytes is '3 GiB'"),
     "a floor that starves": ({"option": str(20 * memory.GIB_KB)}, "more than 10 % of the .* Choose at most"),
@@ -121,15 +115,6 @@ def test_refusals(case: dict[str, Any], message: str) -> None:
         sysctl.desired(
             case.get("values", settings()), sysctl.choose_floor(case.get("option", "auto"), TOTAL_121, BY_CLASS, 2.5)[0], "off", case.get("extra", {})
         )
-
-
-def test_the_record_keeps_the_first_values_and_undo_writes_them() -> None:
-    live = {"vm.dirty_ratio": "20", "vm.swappiness": "60"}
-    before = sysctl.record_before({}, {"vm.dirty_ratio": "5"}, live)
-    again = sysctl.record_before(before, {"vm.dirty_ratio": "7", "vm.swappiness": "0"}, {**live, "vm.dirty_ratio": "5"})
-    assert again == live
-    assert sysctl.to_restore(again, {}, {"vm.dirty_ratio": "7", "vm.swappiness": "60"}) == {"vm.dirty_ratio": "20"}
-    assert sysctl.to_restore(again, {"vm.dirty_ratio": "7"}, {"vm.dirty_ratio": "7", "vm.swappiness": "0"}) == {"vm.swappiness": "60"}
 
 
 def test_undo_restores_bytes_that_were_in_use() -> None:

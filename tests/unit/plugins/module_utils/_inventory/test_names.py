@@ -47,11 +47,6 @@ def test_a_name_of_another_role_is_not_near_one() -> None:
     assert ("gb10_foreign_variables" in text, near) == (True, False)
 
 
-@pytest.mark.parametrize("name", ["vllm_tp2_context", "my_own", "docker_daemon_options", "dockers", "state", "HTTP_PROXY"])
-def test_accepts_known_and_other_names(name: str) -> None:
-    assert names.unknown_variable(name, KNOWN, PREFIXES, ["docker_daemon_*"]) == ("", False)
-
-
 @pytest.mark.parametrize(
     ("name", "secret"),
     [("vllm_tp2_api_key", True), ("hf_token", True), ("vllm_tp2_secret_env", True), ("x_password", True), ("max_tokens", False), ("keyboard", False)],

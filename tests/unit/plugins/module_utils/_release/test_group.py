@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -15,8 +16,19 @@ def box(running: bool = True, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def info(*boxes: dict[str, Any], fault: str = "", current: str = "r1", stopped: str = "") -> dict[str, Any]:
-    return {"containers": list(boxes), "processes": {"fault": fault}, "current": current, "stopped": stopped, "engine_error": ""}
+LOST = "rank 1 on lab-2: no container exists"
+NOTHING: dict[str, str] = {}
+ASKED = {"state": "serving", "release": "r2", "by": "admin@ctl", "at": "T"}
+
+
+def info(
+    *boxes: dict[str, Any], fault: str = "", current: str = "r1", stopped: str = "", watch: str = "", desired: Mapping[str, str] = NOTHING, failed: bool = False
+) -> dict[str, Any]:
+    state = {"watch": {"state": watch, "fault": {"text": LOST} if watch else {}}, "desired": desired, "outcome": {"verdict": {"passed": not failed}}}
+    return {
+        "containers": list(boxes), "processes": {"fault": fault}, "current": current, "stopped": stopped, "engine_error": "",
+        "agent": {"state": state, "converges": bool(desired)},
+    }  # fmt: skip
 
 
 SERVES = {"outcome": "serves", "text": "a completion came back in 0.21 s"}
@@ -59,13 +71,36 @@ GROUPS: list[tuple[str, list[dict[str, Any]], dict[str, Any], dict[str, Any], st
     ),
     (
         "a changed file of the API key", [info(box()), info(box())], {"outcome": "refused", "text": "HTTP 401: Unauthorized", "http_status": 401}, {},
-        "unserved", "pair1 refuses the request of this check: HTTP 401: Unauthorized. The files on the head lack the API key of the container,"
-        " or have another one. Clients with that key go on. Run site.yml.",
+        "unknown", "It is not known whether pair1 serves: HTTP 401: Unauthorized. Clients with the key of the container go on. Run site.yml.",
         False,
     ),
     (
         "starting", [info(box()), info(box())], {"outcome": "dead", "text": "refused", "starting": True}, {"state": "starting", "stage": "load"},
         "starting", "pair1 is starting: the head's boot is at stage load.", True,
+    ),
+    (
+        "recovering", [info(box(), watch="recovering"), info(box())], {}, {},
+        "recovering", f"pair1 does not serve: {LOST}. {group.PROGRESS}", False,
+    ),
+    (
+        "recovering, at a stage", [info(box(), watch="recovering"), info(box())], {"outcome": "dead", "starting": True}, {"state": "starting"},
+        "recovering", f"pair1 does not serve: {LOST}. {group.PROGRESS}", False,
+    ),
+    (
+        "killed and watched", [info(box(), watch="serving"), info()], {}, {},
+        "recovering", f"pair1 does not serve: rank 1 on lab-2: no container exists. {group.PROGRESS}", False,
+    ),
+    (
+        "a start by a person ends a recovery", [info(box(), watch="recovering", desired=ASKED), info(box())], {}, {},
+        "starting", "pair1 is starting: release r2 was asked for by admin@ctl at T, phase waiting.", True,
+    ),
+    (
+        "back to the last good release", [info(box(), desired=ASKED, failed=True), info(box())], {}, {},
+        "recovering", f"pair1 does not serve: its boot is not judged yet. {group.PROGRESS}", False,
+    ),
+    (
+        "watched, and it serves", [info(box(), watch="fault"), info(box())], SERVES, {},
+        "serves", "pair1 serves: a completion came back in 0.21 s, release r1.", True,
     ),
     (
         "refused after its boot", [info(box()), info(box())], {"outcome": "dead", "text": "/v1/models: refused", "starting": True}, {"state": "ready"},

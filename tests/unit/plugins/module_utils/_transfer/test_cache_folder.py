@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer import cache_folder, http_copy, manifest, model_folder
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer import cache_folder, manifest, model_folder
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
 
 KEY, OTHER = "0123456789ab", "ba9876543210"
@@ -158,16 +159,11 @@ def test_a_rank_without_a_cache_gets_the_kernels_of_the_other(node: Node, store:
     (source / "triton/2KZX/empty").touch()
     target.mkdir(parents=True)
     fetch = cache_folder.listing(str(source), str(store))
-    access = {"user": "u", "password": "p"}
-    offered = {item["path"]: str(source / item["path"]) for item in fetch}
-    [server] = http_copy.start_servers({**access, "listen": ["127.0.0.1"], "allow": ["127.0.0.1"], "files": offered})
-    try:
-        files = [{"name": item["path"], "size": item["size"], "sha256": item["sha256"], "provider": 0} for item in fetch]
-        way = {"address": "127.0.0.1", "port": server.server_address[1], "bind": "127.0.0.1"}
-        http_copy.Fetch({**access, "providers": [[way]], "files": files, "staging": model_folder.staging_path(str(target))}).run()
-    finally:
-        server.shutdown()
-        server.server_close()
+    for item in fetch:  # as rsync does
+        arrived = Path(model_folder.staging_path(str(target)), item["path"])
+        arrived.parent.mkdir(0o700, parents=True, exist_ok=True)
+        shutil.copy(source / item["path"], arrived)
+    Path(model_folder.staging_path(str(target))).chmod(0o700)
     model_folder.install(node, str(target), fetch, {}, [], store=str(tmp_path / "other"))
     assert cache_folder.listing(str(target), str(tmp_path / "other")) == fetch
     assert sorted(str(each.relative_to(target)) for each in target.rglob("*") if each.is_file()) == [item["path"] for item in fetch]

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest, plans
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer.offers import ways
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -250,7 +249,7 @@ def test_full_disk_is_refused_with_figures() -> None:
     big = model({"a.safetensors": entry("a", size=3 * GIB)})
     [refusal] = manifest.plan(HOSTS, [big, nothing(free_bytes=2 * GIB)], reserves=[GIB, GIB])["refusals"]
     assert all(word in refusal for word in ("spark-2 has 2.0 GiB free", "3.0 GiB are to be copied", "free 2.0 GiB"))
-    half = nothing(free_bytes=2 * GIB, staged={entry("a")["sha256"]: 2 * GIB})
+    half = nothing(free_bytes=2 * GIB, staged={"a.safetensors": 2 * GIB})
     assert manifest.plan(HOSTS, [big, half], reserves=[GIB, GIB])["refusals"] == [], "an interrupted copy has taken its space already"
 
 
@@ -288,12 +287,3 @@ def test_compare_names_each_difference() -> None:
     mine = {"files": {"a": entry("x"), "b": entry("b")}, "links": {"l": "elsewhere"}}
     found = manifest.compare(mine, {"a": entry("a"), "b": entry("b"), "c": entry("c")}, {"l": "b", "m": "b"})
     assert [line.split(" ")[0] for line in found] == ["a", "c", "l", "m"]
-
-
-def test_ways_pair_the_addresses_of_each_rail() -> None:
-    group = {"members": [{"host": "spark-1", "fabric": ["10.0.0.1", "10.1.0.1"]}, {"host": "spark-2", "fabric": ["10.0.0.2", "10.1.0.2"]}]}
-    offers: list[dict[str, Any]] = [{"listen": [{"address": "10.0.0.1", "port": 5}, {"address": "10.1.0.1", "port": 6}]}, {"skipped": True}]
-    assert ways(group, offers, 1) == [
-        [{"address": "10.0.0.1", "port": 5, "bind": "10.0.0.2"}, {"address": "10.1.0.1", "port": 6, "bind": "10.1.0.2"}],
-        [],
-    ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -61,12 +60,11 @@ def test_commands_run_until_one_fails(job: Job, commands: list[list[str]], rc: i
     assert not job.stop()
 
 
-def test_copy_runs_from_a_private_folder(job: Job, tmp_path: Path) -> None:
-    fetch = {"user": "u", "password": "p", "providers": [], "files": [], "staging": str(tmp_path / "in")}
-    job.start_copy("fetch", fetch, 60)
-    assert job.wait_ready()["state"] == "done"
+def test_a_script_runs_from_a_private_folder_and_its_code_is_the_report(job: Job) -> None:
+    job.prepare()
+    job.start_script("echo 'it is'\nfalse & p=$!\nwait $p\nexit 3", 60, "test")
+    assert (job.read(), job.output()) == ({"rc": 3}, "it is\n")
     assert Path(job.folder).stat().st_mode & 0o777 == 0o700
-    assert json.loads((Path(job.folder) / "job.json").read_text())["password"] == "p"
 
 
 def test_unit_that_cannot_start_leaves_nothing(job: Job) -> None:

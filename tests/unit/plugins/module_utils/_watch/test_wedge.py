@@ -162,10 +162,7 @@ def test_a_gap_in_the_readings_begins_the_window_again() -> None:
     assert [seen[20.0], seen[29.0], seen[30.0]] == [False, False, True]
 
 
-@pytest.mark.parametrize(
-    ("used", "expected"),
-    [(0.0, True), (0.09, True), (0.11, False), (1.9, False), (-1.0, False), (None, False)],
-)
+@pytest.mark.parametrize(("used", "expected"), [(0.0, True), (0.09, True), (0.11, False), (1.9, False), (-1.0, False), (None, False)])
 def test_the_cpu_time_decides_without_a_gpu(used: float | None, expected: bool) -> None:
     readings: list[ONE] = [(float(now), 1, 400.0, [], None if used is None else 50 + used * now) for now in range(11)]
     assert [wedged for _now, wedged in states(Wedge(10), readings, None)] == [*[False] * 10, expected]
