@@ -141,6 +141,7 @@ class Script:
     removed: list[str] = field(default_factory=list)
     others: list[list[str]] = field(default_factory=list)
     comments: list[str] = field(default_factory=list)
+    redirections: list[str] = field(default_factory=list)  # the files
     text: str = ""
     _words: list[str] = field(default_factory=list)
     _word: str | None = None
@@ -214,8 +215,8 @@ class Script:
                 self._word = (self._word or "") + part
 
     def _end_word(self) -> None:
-        if self._word is not None and not self._drops:
-            self._words.append(self._word)
+        if self._word is not None and self._word not in ("1", "2") * self._drops:
+            (self.redirections if self._drops else self._words).append(self._word)
         self._drops = self._drops and self._word is None
         self._word = None
 
