@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import secrets
 import shlex
 import statistics
 import subprocess
@@ -28,7 +29,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 SHARDS = 4
 RUN, PORT = "/run/gb10-cluster", 40999
-HTTP = {"user": "gb10", "password": "of-this-benchmark"}  # both ends are on this cable, for seconds
+HTTP = {"user": "gb10", "password": secrets.token_hex(16)}
 
 
 def rail_copy() -> ModuleType:
