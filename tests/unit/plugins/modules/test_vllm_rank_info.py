@@ -134,6 +134,11 @@ def test_engine_processes_of_a_container_and_the_one_that_is_stopped(tmp_path: P
     assert node.look_at_processes([], PASSED, str(tmp_path)) == {"count": 0, "fault": "", "cpu_seconds": 0.0}
 
 
+def test_a_paused_container_is_a_fault(tmp_path: Path) -> None:
+    proc(tmp_path, 100, 10, "D", "vllm", "vllm serve")
+    assert node.look_at_processes(rank(status="paused"), {}, str(tmp_path))["fault"] == "the container gb10-pair1-rank1 is paused"
+
+
 @pytest.mark.parametrize(
     ("receipt", "gone"), [(PASSED, True), ({}, False), (PASSED | {"passed": False}, False), (PASSED | {"time": "2026-11-22T09:00:00Z"}, False)]
 )

@@ -431,6 +431,17 @@ def test_a_secret_between_two_blocks_of_a_log_is_masked(before: int) -> None:
     assert [(at, line.text) for at, line in enumerate(found) if line.text != texts[at]] == [(before + 1, "********"), (before + 2, "********")]
 
 
+def test_logs_shows_the_lines_before_a_rank_is_lost() -> None:
+    def source() -> Iterator[Line]:
+        yield Line(1, "lab-1", "one")
+        raise protocol.RankError("gone")
+
+    found = logs.masked(source(), redact.redact, bool)
+    assert next(found).text == "one"
+    with pytest.raises(protocol.RankError, match="gone"):
+        next(found)
+
+
 def test_logs_give_the_parts_of_a_line_with_carriage_returns_one_time() -> None:
     data = base64.b64encode(b"2026-11-23T05:00:00.000000001Z 10%\r20%\n").decode()
     found = list(logs.lines_of(lambda **_arguments: {"log": data, "cursor": "", "container": {}}, "c", "lab-2", 60))
@@ -500,6 +511,12 @@ def test_a_stop_does_not_read_the_state_or_the_events_first(group: Group, monkey
     monkeypatch.setattr(place.Group, "call", unreadable)
     group.gb10("stop", "--no-wait")
     assert (verbs, group.actor.asked[0]["state"]) == (["desire"], "stopped")
+
+
+def test_start_uses_the_current_release_if_none_was_desired(group: Group) -> None:
+    group.actor.desired = {"generation": 0, "state": "", "release": ""}
+    group.gb10("start", "--no-wait")
+    assert group.actor.asked[0]["release"] == "abc"
 
 
 def test_start_of_a_pair_that_does_not_run_has_a_reason_and_leaves_a_failed_release(group: Group) -> None:
