@@ -66,7 +66,7 @@ def page(rows: dict[str, str], seconds: float) -> str:
     return "\n".join([
         "# A day of an operator\n",
         f"{len(ROWS)} situations, done by `benchmarks/situations.py` to a pair on the container lab with the stub of an engine: {counted(rows)}.",
-        "The column *expected* is that of an operator's day on this lab, written before. Other programs used the machine, so its times are not those of a pair.",
+        "The column *expected* is that of an operator's day on this lab, written before. Other programs used the machine: times are not those of a pair.",
         "Each verdict is computed from what an owner sees: exit codes, screens, containers, starts.",
         "*Bad*: the owner is misled, the service is away, or something wrong is done. *Weak*: right, but unclear or not shown.\n",
         f"Machine: {os.cpu_count()} cores of {platform.machine()}, Linux {platform.release()}. The last run took {seconds:.0f} s, with other work on it",

@@ -1,4 +1,4 @@
-"""What a compromised node may send: any JSON, and a good value with a lie at any place. GB10_FUZZ sets the number of examples."""
+"""What a container may send: any JSON, and a good value with a lie at any place. GB10_FUZZ sets the number of examples."""
 
 from __future__ import annotations
 

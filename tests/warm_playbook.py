@@ -74,14 +74,9 @@ class Server:
 
 @cache
 def _server() -> Server:
-    return Server()
-
-
-def end() -> None:
-    """End the process that forks, if there is one."""
-    if _server.cache_info().currsize:
-        _server().process.communicate()
-        _server.cache_clear()
+    server = Server()
+    atexit.register(server.process.communicate)
+    return server
 
 
 def ansible(

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # ansible-test sanity on a staged copy (ansible-test requires a folder .../ansible_collections/gb10/cluster), then antsibull-docs and the site.
+# The copy is what the tarball has (galaxy.yml), which is what Galaxy checks. Half of the checkout's Python is tests, labs and tools: Ruff and mypy check it.
 # The unit tests run once, in make check: ansible-test units would repeat them with a fork for each, which takes minutes.
 # All that ansible-test keeps for itself lands below .venv, nothing in the home folder.
 set -euo pipefail
@@ -10,7 +11,9 @@ stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
 copy=$stage/ansible_collections/gb10/cluster
 mkdir -p "$copy"
-git ls-files --cached --others --exclude-standard -z -- . ':!collections' | xargs -0 tar -c --ignore-failed-read | tar -x -C "$copy"
+unpublished=(collections lab benchmarks tools molecule tests)
+files=(git ls-files --cached --others --exclude-standard -z --)
+{ "${files[@]}" . "${unpublished[@]/#/:!}"; "${files[@]}" tests/sanity; } | xargs -0 tar -c --ignore-failed-read | tar -x -C "$copy"
 git -C "$copy" init -q && git -C "$copy" add -A  # ansible-test asks git for the files
 export HOME=$repo/.venv/home
 cache=$HOME/.ansible/test/cache

@@ -68,13 +68,6 @@ def test_a_drafter_is_staged_next_to_a_model_that_all_ranks_have(tmp_path: Path)
     refused = check(tmp_path, WEIGHTS, **given, weights_download="never")
     assert refused.last_message.startswith(f"No rank of pair1 has the whole model org/draft in {store}/org/draft (one: {store}/org/draft does not exist)")
 
-    (store / "org/draft").mkdir()
-    (store / "org/draft/model.safetensors").write_text("draft")
-    whole = check(tmp_path, WEIGHTS, **given, weights_download="never")
-    assert whole.rc == 0, whole.stdout
-    assert {task.rpartition("| ")[2].removeprefix("gb10.cluster.weights : ") for _host, task in whole.changed} == {lock}
-    assert whole.stdout.index("org/draft: 1 files, 5 bytes, equal on one, two") < whole.stdout.index("org/model: 1 files, 7 bytes")
-
 
 def test_an_image_that_one_rank_pulls_comes_to_the_others(tmp_path: Path) -> None:
     result = check(tmp_path, IMAGE, image_reference="vllm:1")

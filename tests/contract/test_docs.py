@@ -80,11 +80,6 @@ def repo(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_tables_and_defaults_of_this_checkout_are_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
-    """A change of a spec needs a run of tools/docs.py."""
-    assert docs.main(["--check"]) == 0, capsys.readouterr().err
-
-
 def test_writing_makes_the_table_and_nothing_else_and_the_check_agrees(repo: Path) -> None:
     """What stands around the markers stays."""
     assert docs.run(repo, check=False) == []
@@ -110,23 +105,14 @@ def test_the_check_names_what_differs_and_writes_nothing(repo: Path, capsys: pyt
     ("file", "old", "new", "sentence"),
     [
         pytest.param("defaults/main.yml", "present", "absent", "{d}: image_state is 'absent', but meta/argument_specs.yml has 'present'", id="value"),
-        pytest.param("defaults/main.yml", "[]", "{}", "{d}: image_mirrors is {}, but meta/argument_specs.yml has []", id="type"),
-        pytest.param("defaults/main.yml", "image_limit:", "image_limit: 0", "{d}: image_limit is 0, but meta/argument_specs.yml has None", id="null"),
         pytest.param("defaults/main.yml", "image_limit:\n", "", "{m}: image_limit is not in defaults/main.yml", id="no default"),
         pytest.param("defaults/main.yml", "image_limit:", "image_limt:", "{d}: image_limt is not in meta/argument_specs.yml", id="no spec"),
-        pytest.param("defaults/main.yml", "image_limit:", "limit:", "{d}: limit does not begin with the role's name", id="prefix"),
-        pytest.param("meta/argument_specs.yml", "        elements: dict\n", "", "{m}: image_mirrors is a list without elements", id="elements"),
-        pytest.param("meta/argument_specs.yml", "        type: int\n", "", "{m}: image_limit has no type", id="untyped"),
-        pytest.param("meta/argument_specs.yml", "[present,", "[here,", "{m}: image_state has the default 'present', which is none of its choices", id="choice"),
         pytest.param(
             "meta/argument_specs.yml",
             "type: dict\n        description: C",
             "type: dict\n        default: '{{ {} }}'\n        description: C",
             "{m}: image_group is not a string, so its computed default belongs in defaults/main.yml only",
             id="computed",
-        ),
-        pytest.param(
-            "defaults/main.yml", "\"{{ lookup('x') }}\"", "{a: 1}", "{d}: image_group is {'a': 1}, but meta/argument_specs.yml has None", id="literal"
         ),
         pytest.param("tasks/main.yml", "image_state", "image_stat", "roles/image/tasks/main.yml:2: image_stat is not in meta/argument_specs.yml", id="used"),
         pytest.param("README.md", "<!-- /variables -->", "", "roles/image/README.md has no <!-- variables -->", id="markers"),
@@ -140,12 +126,6 @@ def test_every_difference_has_a_sentence(repo: Path, file: str, old: str, new: s
     path.write_text(text.replace(old, new), encoding="utf-8")
     sentence = sentence.replace("{d}", "roles/image/defaults/main.yml").replace("{m}", "roles/image/meta/argument_specs.yml")
     assert any(sentence in each for each in docs.run(repo, check=True))
-
-
-def test_a_role_without_specs_is_named(repo: Path) -> None:
-    """Every role documents its variables."""
-    (repo / "roles" / "image" / "meta" / "argument_specs.yml").unlink()
-    assert docs.run(repo, check=True) == ["roles/image/meta/argument_specs.yml is missing: every role documents its variables"]
 
 
 @pytest.mark.parametrize("log", sorted((REPO / "tests/unit/fixtures/vllm_log").glob("*.log")), ids=lambda path: path.stem)

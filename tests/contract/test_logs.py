@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 from contract import test_serving
 from contract.test_serving import Pair
-from playbook import LOCAL_PAIR, Run
-from warm_playbook import run
+from playbook import Run
 
 pytestmark = pytest.mark.slow
 pair = test_serving.pair
@@ -59,32 +56,9 @@ def test_without_the_head_each_rank_that_answers_prints_its_own_lines(pair: Pair
     assert lost.startswith("one cannot be read: ")
 
 
-@pytest.mark.parametrize("limit", ["two", "one"])
-def test_a_part_of_the_group_may_be_asked_alone(pair: Pair, limit: str) -> None:
-    done = pair.play("--limit", limit, tasks="logs", **found(limit, read=(limit,)))
-    assert done.rc == 0, done.stdout
-    assert printed(done) == ["No line matches."]
-
-
 def test_fails_if_no_rank_can_be_read(pair: Pair) -> None:
     missing: dict[str, Any] = {"two gb10 logs": {"failed": True, "rc": 1, "document": {}, "problems": ["There is no container gb10-pair1-rank1 on two."]}}
     done = pair.play(tasks="logs", one_on_gb10="sudo: a password is required", **missing)
     assert done.rc == 2
     assert done.last_message == "pair1: no log can be read. The messages above have the cause for each rank."
     assert sorted(printed(done)) == ["There is no container gb10-pair1-rank1 on two.", "one cannot be read: sudo: a password is required"]
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "sentence"),
-    [
-        ("since", "soon", "since: is 'soon', expected a duration such as 90s, 10m, 2h or 1d"),
-        ("grep", "(", "grep: is '(', expected a valid regular expression"),
-        ("evidence_lable", "x", "evidence_lable: looks like a variable of this collection, but is not one; did you mean evidence_label?"),
-    ],
-)
-def test_a_wrong_value_is_refused_before_a_host_is_touched(tmp_path: Path, name: str, value: str, sentence: str) -> None:
-    (tmp_path / "hosts.yml").write_text(LOCAL_PAIR.format(python=sys.executable), encoding="utf-8")
-    done = run(tmp_path, "playbooks/logs.yml", tmp_path / "hosts.yml", variables={name: value})
-    assert done.rc == 2
-    assert f"extra.json: {sentence}" in done.last_message
-    assert done.hosts == {"localhost"}

@@ -9,7 +9,6 @@ import textwrap
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pytest
 import yaml
 from playbook import REPO, Run
 from warm_playbook import ansible, run
@@ -20,10 +19,6 @@ INDENTED = re.compile(r"(?<=\n\n)((?: {4}[^\n]*\n)+)")
 PREFIXES = ("gb10_", *(f"{path.name}_" for path in (REPO / "roles").iterdir()))
 #: Variables with such a name in a file that is not an inventory: of the rulebook in docs/eda.md.
 OTHER_FILES = {"gb10_eda_token"}
-PAIR = {
-    "spark-1": {"ansible_host": "10.255.255.1", "ansible_connection": "ssh"},
-    "spark-2": {"ansible_host": "10.255.255.2", "ansible_connection": "ssh"},
-}
 
 
 class Snippet(NamedTuple):
@@ -68,14 +63,18 @@ def snippets(page: str, text: str) -> list[Snippet]:
 ALL = [each for path in PAGES for each in snippets(str(path.relative_to(REPO)), path.read_text(encoding="utf-8"))]
 
 
-def validate(folder: Path, snippet: Snippet) -> Run:
-    """Run validate.yml on an inventory with the snippet."""
-    hosts = {name: {**PAIR.get(name, {}), **values} for name, values in snippet.values.items()} if snippet.kind == "hosts" else {}
-    inventory = snippet.values if snippet.kind == "inventory" else {"gb10": {"children": {"pair1": {"hosts": {**PAIR, **hosts}}}}}
+def validate(folder: Path, found: list[Snippet]) -> Run:
+    """Run validate.yml once, on an inventory in which each snippet has a serving group of its own."""
+    groups: dict[str, Any] = {}
     (folder / "mine/group_vars").mkdir(parents=True)
-    (folder / "mine/hosts.yml").write_text(yaml.safe_dump(inventory, sort_keys=False), encoding="utf-8")
-    if snippet.kind == "variables":
-        (folder / "mine/group_vars/gb10.yml").write_text(yaml.safe_dump(snippet.values, sort_keys=False), encoding="utf-8")
+    for number, snippet in enumerate(found, 1):
+        name = f"{Path(snippet.page).stem}-{snippet.line}"
+        names = list(snippet.values) if snippet.kind == "hosts" else []
+        hosts = {host: {"ansible_host": f"10.255.{number}.{rank}"} for rank, host in enumerate([*names, f"a{number}", f"b{number}"][:2], 1)}
+        values = {"gb10_fabric_cidrs": [f"10.1.{number}.0/24", f"10.2.{number}.0/24"], **(snippet.values if snippet.kind == "variables" else {})}
+        groups[name] = {"hosts": {host: {**given, **(snippet.values[host] if host in names else {})} for host, given in hosts.items()}}
+        (folder / f"mine/group_vars/{name}.yml").write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
+    (folder / "mine/hosts.yml").write_text(yaml.safe_dump({"gb10": {"children": groups}}, sort_keys=False), encoding="utf-8")
     return run(folder, "playbooks/validate.yml", folder / "mine")
 
 
@@ -85,18 +84,24 @@ def test_the_pages_have_snippets_of_each_kind() -> None:
     assert {"docs/tuning.md", "docs/profiles.md", "docs/inventory.md", "docs/first-hour.md"} <= {each.page for each in ALL}
 
 
-@pytest.mark.parametrize("snippet", ALL, ids=[f"{Path(each.page).parent.name}-{Path(each.page).stem}-{each.line}" for each in ALL])
-def test_a_snippet_of_a_page_is_accepted_as_it_is_printed(tmp_path: Path, snippet: Snippet) -> None:
-    outcome = validate(tmp_path, snippet)
-    assert outcome.rc == 0, f"{snippet.page}:{snippet.line}\n{outcome.stdout[-4000:]}"
-    assert outcome.failures == []
+def test_the_snippets_of_the_pages_are_accepted_as_they_are_printed(tmp_path: Path) -> None:
+    found = [each for each in ALL if each.kind != "inventory"]
+    outcome = validate(tmp_path, found)
+    assert (outcome.rc, outcome.failures) == (0, []), outcome.stdout[-4000:]
+    assert len(re.findall("^[a-zA-Z0-9-]+: valid", outcome.stdout, re.M)) == len(found)
+
+
+def test_the_inventory_of_a_page_is_accepted_as_it_is_printed(tmp_path: Path) -> None:
+    [snippet] = [each for each in ALL if each.kind == "inventory"]
+    (tmp_path / "hosts.yml").write_text(yaml.safe_dump(snippet.values, sort_keys=False), encoding="utf-8")
+    outcome = run(tmp_path, "playbooks/validate.yml", tmp_path / "hosts.yml")
+    assert (outcome.rc, outcome.failures) == (0, []), outcome.stdout[-4000:]
 
 
 def test_a_snippet_that_cannot_work_is_refused(tmp_path: Path) -> None:
     """A utilization that leaves no pool, in a block as pages have it."""
     text = 'Text:\n\n```yaml\ngb10_profile: b12x-fp8-1m\nvllm_tp2_gpu_memory_utilization: "0.70"\n```\n'
-    (snippet,) = snippets("page.md", text)
-    assert "at least 1,000,000 are needed" in str(validate(tmp_path, snippet).failures)
+    assert "at least 1,000,000 are needed" in str(validate(tmp_path, snippets("page.md", text)).failures)
 
 
 # --- an ansible-core that is too old ---------------------------------------------------------------------------------------------
@@ -117,8 +122,7 @@ def test_the_printed_settings_are_those_of_the_checkout() -> None:
     }
 
 
-@pytest.mark.parametrize("place", ["checkout", "page"])
-def test_an_ansible_that_is_too_old_is_named(tmp_path: Path, place: str) -> None:
+def test_an_ansible_that_is_too_old_is_named(tmp_path: Path) -> None:
     """The collection requires a version that does not exist yet, so that this one is too old."""
     collection = tmp_path / "ansible_collections/gb10/cluster"
     collection.mkdir(parents=True)
@@ -128,9 +132,8 @@ def test_an_ansible_that_is_too_old_is_named(tmp_path: Path, place: str) -> None
     shutil.copytree(REPO / "meta", collection / "meta")
     runtime = collection / "meta/runtime.yml"
     runtime.write_text(re.sub(r"^requires_ansible: .*$", 'requires_ansible: ">=99.0.0"', runtime.read_text(encoding="utf-8"), flags=re.MULTILINE))
-    config = tmp_path / "ansible.cfg"
-    config.write_text((REPO / "ansible.cfg").read_text(encoding="utf-8") if place == "checkout" else printed_config(), encoding="utf-8")
-    settings = {"ANSIBLE_CONFIG": str(config), "ANSIBLE_COLLECTIONS_PATH": str(tmp_path), "ANSIBLE_STDOUT_CALLBACK": "gb10.cluster.pair"}
+    (tmp_path / "ansible.cfg").write_text(printed_config(), encoding="utf-8")
+    settings = {"ANSIBLE_CONFIG": str(tmp_path / "ansible.cfg"), "ANSIBLE_COLLECTIONS_PATH": str(tmp_path), "ANSIBLE_STDOUT_CALLBACK": "gb10.cluster.pair"}
     done = ansible(tmp_path, ["gb10.cluster.profiles"], cwd=tmp_path, env=settings)
     assert done.rc != 0
     assert "Collection gb10.cluster does not support Ansible version" in done.stdout

@@ -119,29 +119,9 @@ def test_why_no_module_runs_is_named_with_and_without_preflight(tmp_path: Path) 
 CONTAINER = any(Path(mark).exists() for mark in ("/.dockerenv", "/run/.containerenv", "/run/systemd/container"))
 
 
-def reboot(folder: Path, *arguments: str, **variables: object) -> Run:
-    """Run the playbook in check mode, without the roles that come after it."""
-    (folder / "hosts.yml").write_text(LOCAL_PAIR.format(python=sys.executable), encoding="utf-8")
-    return run(folder, "playbooks/reboot.yml", folder / "hosts.yml", "--check", "--tags", "reboot", *arguments, variables=variables)
-
-
-def test_one_rank_of_a_group_is_not_rebooted_behind_the_others(tmp_path: Path) -> None:
-    result = reboot(tmp_path, "--limit", "two", reboot_all=True)
-    assert result.rc != 0
-    assert result.last_message.startswith("pair1 is one unit and one is not in this run: run without --limit")
-
-
-def test_a_node_that_needs_no_reboot_is_left_alone(tmp_path: Path) -> None:
-    if Path("/run/reboot-required").exists():
-        pytest.skip("this machine itself waits for a reboot")
-    result = reboot(tmp_path)
-    assert result.rc == 0, result.stdout
-    assert "one: needs no reboot (-e reboot_all=true reboots it all the same)" in result.stdout
-    assert result.changed == set()
-
-
 def test_a_node_that_does_not_come_back_ends_the_run_before_its_head(tmp_path: Path) -> None:
-    result = reboot(tmp_path, reboot_all=True)
+    (tmp_path / "hosts.yml").write_text(LOCAL_PAIR.format(python=sys.executable), encoding="utf-8")
+    result = run(tmp_path, "playbooks/reboot.yml", tmp_path / "hosts.yml", "--check", "--tags", "reboot", variables={"reboot_all": True})
     assert result.rc != 0
     if CONTAINER:
         assert "is a container" in result.last_message

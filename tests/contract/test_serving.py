@@ -264,15 +264,6 @@ def test_release_that_passes_is_followed_and_exported_and_its_new_key_is_on_the_
     assert json.loads((pair.folder / "receipts/pair1/last-good.json").read_text(encoding="utf-8"))["release"] == NEW
 
 
-def test_node_without_an_rdma_device_is_refused_before_anything_stops(pair: Pair) -> None:
-    """Compose leaves the devices out without a message, and NCCL would use TCP."""
-    done = pair.play(two_on_devices=["/dev/infiniband", "/dev/infiniband/rdma_cm"])
-    assert done.rc != 0
-    output = " ".join(done.stdout.split())
-    assert "two: /dev/infiniband has no uverbs device, and gate.transport of profile dspark-nvfp4-1m-seed is rdma. NCCL would use TCP" in output
-    assert pair.log == []
-
-
 def test_a_drafter_is_in_the_release_and_pinned_if_the_model_brings_code(pair: Pair) -> None:
     path = "/cache/huggingface/org/Draft"
     own: dict[str, Any] = {**NO_CACHES["gb10_profiles"]["bare"], "engine": {"args": {"speculative-config": {"model": path}}}}
@@ -289,19 +280,6 @@ def test_a_drafter_is_in_the_release_and_pinned_if_the_model_brings_code(pair: P
         assert pair.manifest(host)["drafter"] == "/srv/models/org/Draft"
         config = pair.compose(host)["command"]
         assert json.loads(config[config.index("--speculative-config") + 1])["revision"] == "ab" * 20
-
-
-@pytest.mark.long  # a row of tests/acceptance asserts it
-def test_collectives_of_a_pair_at_rest_are_tested_before_its_first_boot_with_an_image(pair: Pair) -> None:
-    check = pair.play("--check", runs="")
-    assert check.rc == 0, check.stdout
-    assert "the collectives would be tested in a container of vllm-dspark-runtime" in check.stdout
-    assert pair.log == []
-    done = pair.play(runs="")
-    assert result(done)["collective"] == "gloo over TCP, bus bandwidth 0.50 GB/s (all_reduce of 16 MiB)."
-    assert sorted(pair.log[:2]) == ["one tests gb10-pair1-rank0-collective", "two tests gb10-pair1-rank1-collective"]
-    assert pair.log[2] == f"one desires serving {NEW}"
-    assert check.changed == done.changed
 
 
 @pytest.mark.parametrize("host", [pytest.param("one", marks=pytest.mark.long), "two"])
@@ -354,28 +332,7 @@ def test_evidence_that_cannot_be_kept_does_not_change_the_verdict(pair: Pair) ->
     assert messages(done) == dict.fromkeys(("one", "two"), f"{BACK} Evidence: {pair.folder}/evidence/pair1-{NEW}/ {lacks}")
 
 
-# benchmarks/situations.py (11e, 14) has the takeover.
-def test_second_run_with_another_release_is_refused(pair: Pair) -> None:
-    state = {"desired": desired("cccccccccccc"), "outcome": outcome(None, final=False, phase="starting")}
-    done = pair.play(state=state)
-    assert done.rc != 0
-    assert messages(done) == dict.fromkeys(
-        ("one", "two"),
-        "pair1 is being changed by a run of admin@ctl since 10:02:31 (release cccccccccccc). Wait for it, or take it over with -e takeover=true.",
-    )
-    assert pair.log + pair.installed == []
-    assert not pair.written("one"), "refused before anything is written"
-
-
 STOPPED = [reply(outcome(None, result="stopped", sentence="pair1 is stopped."), desired(state="stopped"))]
-
-
-def test_stop_is_stated_on_the_head_and_followed(pair: Pair) -> None:
-    done = pair.play(tasks="stop", follow=STOPPED)
-    assert done.rc == 0, done.stdout
-    assert pair.log == ["one desires stopped", *follows(0), ACKNOWLEDGED]
-    again = pair.play(tasks="stop", runs="", state={"desired": desired(state="stopped"), "outcome": outcome(None, result="stopped")})
-    assert (again.rc, again.changed, pair.log) == (0, set(), [])
 
 
 def test_stop_without_the_head_stops_the_other_rank(pair: Pair) -> None:
@@ -393,29 +350,3 @@ def test_stop_installs_a_missing_agent(pair: Pair) -> None:
     assert done.rc == 0, done.stdout
     assert pair.log == ["one desires stopped", *follows(0), ACKNOWLEDGED], done.stdout
     assert len(pair.installed) == 2
-
-
-DOCUMENT = {
-    "schema": "gb10.cluster/rollback/1", "group": "pair1", "changed": True, "from": NEW, "to": OLD, "profile": "p", "generation": 7, "unserved_seconds": 0,
-    "difference": ["-a", "+b"], "sentence": f"pair1 goes from release {NEW} to {OLD}, profile p",
-}  # fmt: skip
-
-
-def test_rollback_is_stated_followed_and_reported(pair: Pair) -> None:
-    answer = {"changed": True, "document": DOCUMENT}
-    done = pair.play(tasks="rollback", rollback=answer, variables={"rollback_release": OLD, "takeover": True})
-    assert done.rc == 0, done.stdout
-    assert pair.log == [f"one rollback --json --no-wait --by admin@here --takeover {OLD}", *follows(0, 1), ACKNOWLEDGED]
-    assert done.changed == {("one", "ask | Ask the head")}
-    output = " ".join(done.stdout.split())
-    assert f"pair1 went from release {NEW} to {OLD}, profile p, 48 s without service" in output
-    assert "To stay, set gb10_profile: p and undo what makes the difference below; then site.yml changes nothing. -a +b" in output
-
-
-def test_rollback_that_the_head_refuses_shows_the_kept_releases_and_ends_all_ranks(pair: Pair) -> None:
-    document = {"schema": "gb10.cluster/releases/1", "group": "pair1", "host": "one", "releases": []}
-    answer = {"document": document, "rc": 1, "msg": "pair1: it is not kept."}
-    done = pair.play(tasks="rollback", rollback=answer, variables={"rollback_release": "000000000000", "output": "json"})
-    assert [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")] == [document]
-    assert messages(done) == dict.fromkeys(("one", "two"), "pair1: it is not kept.")
-    assert (pair.log, done.changed) == ([], set())

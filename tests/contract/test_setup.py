@@ -75,12 +75,6 @@ class Setup:
         return Done(done.rc, done.stdout, json.loads(messages[-1]) if messages else "")
 
 
-@pytest.fixture
-def setup(tmp_path: Path) -> Setup:
-    """A controller that has run nothing yet."""
-    return Setup(tmp_path)
-
-
 class Written(NamedTuple):
     """A controller whose inventory setup.yml has written, that run, and the values that it wrote."""
 
@@ -105,28 +99,6 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     done = setup.run(**ANSWERS)
     assert done.rc == 0, done.stdout[-3000:]
     return Written(setup, done, (setup.mine / "group_vars/gb10.yml").read_text(encoding="utf-8"))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "answers", "sentence"),
-    [
-        ([], {}, "setup.yml has no terminal to ask on, and setup_head is not set. Add -e setup_head=VALUE"),
-        ([], {"setup_haed": "10.0.0.1"}, "-e setup_haed is not a variable of setup.yml; did you mean setup_head?$"),
-        (["--check"], {}, "setup.yml has no check mode"),
-    ],
-)
-def test_one_sentence_names_what_is_missing_or_wrong(setup: Setup, arguments: list[str], answers: dict[str, str], sentence: str) -> None:
-    done = setup.run(*arguments, **answers)
-    assert done.rc == 2
-    assert f"{done.last_message}$".startswith(sentence)
-    assert not (setup.folder / "calls").exists(), "no machine was contacted"
-
-
-def test_an_unknown_host_key_is_not_stored_without_its_fingerprint(setup: Setup) -> None:
-    done = setup.run(**{**ANSWERS, "setup_accept_host_keys": ""})
-    assert f"add -e setup_accept_host_keys={FINGERPRINT}" in done.last_message
-    assert not (setup.folder / "known_hosts").exists()
-    assert not setup.mine.exists()
 
 
 def test_with_all_answers_it_asks_nothing_and_writes_an_inventory_that_is_valid(written: Written) -> None:

@@ -41,11 +41,3 @@ def test_batch_is_a_serving_group_in_any_host_order(tmp_path: Path, limit: tuple
     done = play(tmp_path, {"Upgrade": report}, *limit)
     assert done.rc == 0, done.stdout
     assert re.findall(r"batch ([s\d,]+)", done.stdout) == batches
-
-
-def test_reports_how_long_nothing_served(tmp_path: Path) -> None:
-    result = {"group": "pair1", "head": "s1", "release": "4f0c", "profile": "mine", "changes": ["release a -> 4f0c"], "unserved_seconds": 50}
-    tasks = [task for task in PLAYS["Upgrade"]["tasks"] if task["name"].startswith("Report how long")]
-    done = play(tmp_path, {"Upgrade": tasks}, vllm_tp2_result=result)
-    assert done.rc == 0, done.stdout
-    assert "pair1: 50 s without service (release 4f0c, profile mine)" in " ".join(done.stdout.split())

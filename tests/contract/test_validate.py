@@ -86,26 +86,6 @@ def test_nodes_with_too_little_memory_are_refused_and_nothing_is_written(tmp_pat
     assert not (tmp_path / "out").exists()
 
 
-def test_the_named_variable_lets_an_unsafe_utilization_through_with_a_warning(tmp_path: Path, inventory: Path) -> None:
-    variables = {"vllm_tp2_gpu_memory_utilization": 0.92, "vllm_tp2_allow_unsafe_memory": True}
-    outcome = run(tmp_path, "playbooks/validate.yml", inventory, variables=variables)
-    assert (outcome.rc, outcome.failures) == (0, [])
-    (warning,) = {text for event in outcome.events for text in (event["event_data"].get("res") or {}).get("warnings", []) if "0.92 is above" in text}
-    assert warning.endswith("The boot is not refused, because vllm_tp2_allow_unsafe_memory is true.")
-
-
-def test_a_dockerfile_that_does_not_exist_is_a_fault_before_a_host_is_touched(tmp_path: Path, inventory: Path) -> None:
-    """No host can be reached."""
-    lost = {"extends": "fp8-1m", "image": {"reference": "lost:1", "pull": False, "build": "lost"}}
-    variables = {"gb10_profile": "lost", "gb10_profiles": {"lost": lost}, "gb10_profiles_directory": str(tmp_path)}
-    for playbook in ("playbooks/validate.yml", "playbooks/build.yml"):
-        outcome = run(tmp_path, playbook, inventory, variables=variables)
-        assert outcome.rc != 0
-        [(host, _task, message)] = outcome.failures
-        assert (host, "no host was touched" in message) == ("localhost", True)
-        assert f"profile lost: image.build is 'lost', expected the file {tmp_path}/images/lost/Dockerfile, which does not exist" in " ".join(message.split())
-
-
 def test_docker_compose_is_asked_where_there_is_one(tmp_path: Path, inventory: Path) -> None:
     """A stand-in that refuses the file: its words are passed on; and it got the file without the secrets' file, which is not here."""
     folder = tmp_path / "bin"

@@ -171,12 +171,6 @@ class Controller:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
-    def disappear(self) -> None:
-        """Kill all of it, as when the controller loses its power."""
-        self.signal_all(signal.SIGSTOP)  # nothing new is started meanwhile
-        self.signal_all(signal.SIGKILL)
-        self.process.wait(60)
-
     def kill(self, number: int = signal.SIGINT) -> float:
         """Send a signal to the process as a terminal does; return the seconds until it was over."""
         start = time.monotonic()

@@ -78,11 +78,8 @@ def heals(world: World, liar: Liar) -> None:
 @pytest.mark.parametrize(
     ("verb", "lies"),
     [
-        ("hello", {"stopped": LONG, "stop_generation": 50}), ("watch", {"stopped": LONG, "stop_generation": 50}), ("hello", {"host": LONG}),
-        ("look", {"engine_error": LONG}), ("look", {"blocked": LONG}), ("look", {"missing": ["y" * 4000] * 50}), ("look", {"missing": ["\x01" * 40] * 9000}),
-        ("start", {"error": LONG}), ("start", {"error": "\x01" * (1 << 20)}), ("halt", {"note": LONG}), ("halt", {"left": [LONG]}), ("reclaim", {"note": LONG}),
-        ("hello", {"holds": [{"name": "h", "reason": LONG, "until": 1e12}]}), ("hello", {"holds": [{"name": "h", "reason": "r", "until": 1e12, "by": LONG}]}),
-        ("look", {"memory": {f"key{number}": number for number in range(20_000)}}), ("slice", {"container": CONTAINER}), ("look", {"containers": [CONTAINER]}),
+        ("watch", {"stopped": LONG, "stop_generation": 50}), ("look", {"missing": ["\x01" * 40] * 9000}), ("start", {"error": "\x01" * (1 << 20)}),
+        ("hello", {"holds": [{"name": "h", "reason": LONG, "until": 1e12}]}), ("look", {"containers": [CONTAINER]}),
     ],
 )  # fmt: skip
 def test_long_texts_of_a_worker_leave_the_agent_answerable(verb: str, lies: dict[str, Any]) -> None:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import warm_playbook
 import yaml
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest
 
 pytestmark = pytest.mark.slow
 
-REPO = Path(__file__).resolve().parents[2]
 ONE, TWO = "a" * 64, "b" * 64
 DIGEST = f"sha256:{ONE}"
 IMAGE = {"kind": "images", "name": "vllm:1", "found": {"digest": [DIGEST], "fingerprint": ONE}}
@@ -27,10 +24,8 @@ def run(folder: Path, *entries: dict[str, Any], words: tuple[str, ...] = (), inv
     tasks = [{"name": "t", "gb10.cluster.lock_entry": entry, "ignore_errors": goes_on} for entry in entries]
     (folder / "play.yml").write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
     (folder / "hosts.yml").write_text("all: {hosts: {n1: {}}}\n")
-    command = [str(Path(sys.executable).parent / "ansible-playbook"), "-i", inventory, "play.yml", *words]
-    setting = {**os.environ, "ANSIBLE_CONFIG": str(REPO / "ansible.cfg"), "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default"}
-    done = subprocess.run(command, cwd=folder, env=setting, capture_output=True, text=True, check=False)
-    return done.returncode, " ".join((done.stdout + done.stderr).split())
+    done = warm_playbook.ansible(folder, ["-i", inventory, "play.yml", *words], cwd=folder)
+    return done.rc, " ".join(done.stdout.split())
 
 
 def lock(folder: Path) -> Any:

@@ -6,7 +6,9 @@ import shlex
 from typing import TYPE_CHECKING
 
 import pytest
-from vm.node_helpers import NODES, OWN_NETPLAN, PENDING, RAILS, converged, docker_answers, gid_index, rail_facts, site, task_result, wanted_rails, when_pending
+from acceptance.commands import NETPLAN, NETWORK_PENDING
+from acceptance.machines import RAILS
+from vm.node_helpers import converged, site, task_result
 
 if TYPE_CHECKING:
     from playbook import Run
@@ -20,11 +22,19 @@ RAIL0, RAIL1 = RAILS
 @pytest.fixture(scope="module")
 def lab(vmlab: VmLab) -> VmLab:
     if not (vmlab.folder / "converged").exists() and not vmlab.pristine:
-        vmlab.reset()
+        vmlab.lab("reset")
     vmlab.pristine = False
     converged(vmlab)
-    docker_answers(vmlab)
+    vmlab.docker_answers()
     return vmlab
+
+
+def gid_index(lab: VmLab, node: int, hca: str, address: str) -> list[int]:
+    """Return the indices of the RoCE v2 GIDs that hold an IPv4 address, read from sysfs."""
+    gid = "0000:0000:0000:0000:0000:ffff:{:02x}{:02x}:{:02x}{:02x}".format(*map(int, address.split(".")))
+    port = f"/sys/class/infiniband/{hca}/ports/1"
+    loop = f'for i in 0 1 2 3 4 5 6 7; do echo $i "$(cat {port}/gids/$i)" "$(cat {port}/gid_attrs/types/$i 2>/dev/null)"; done'
+    return [int(line.split()[0]) for line in lab.on(node, loop).splitlines() if line.split()[1:] == [gid, "RoCE", "v2"]]
 
 
 READER = """
@@ -50,7 +60,7 @@ def test_mapped_weights_and_a_full_memory_kill_no_process(lab: VmLab) -> None:
 
 def test_a_gid_at_another_index_than_its_twin_is_not_given_as_one_index(lab: VmLab) -> None:
     """Another address takes the GID index of ours while ours is removed; ours gets the next index, and repair cannot restore the old one."""
-    _cable, netdev, hca, network = RAIL0
+    netdev, hca, network = RAIL0
     lab.on(
         1,
         f"ip addr del {network}.11/24 dev {netdev}; ip addr add 10.99.0.1/24 dev {netdev}; sleep 1; ip addr add {network}.11/24 brd + dev {netdev}; sleep 1",
@@ -60,7 +70,7 @@ def test_a_gid_at_another_index_than_its_twin_is_not_given_as_one_index(lab: VmL
     assert run.rc == 0, run.stdout[-3000:]
     env = task_result(run, EXPORT, "vm-1")["ansible_facts"]["roce_env"]
     moved = gid_index(lab, 1, hca, f"{network}.11")
-    other = gid_index(lab, 1, RAIL1[2], f"{RAIL1[3]}.11")
+    other = gid_index(lab, 1, RAIL1[1], f"{RAIL1[2]}.11")
     assert len(moved) == len(other) == 1
     if moved == other:
         assert env["NCCL_IB_GID_INDEX"] == str(moved[0])
@@ -72,21 +82,21 @@ def test_a_gid_at_another_index_than_its_twin_is_not_given_as_one_index(lab: VmL
 @pytest.fixture(scope="module")
 def drifted(lab: VmLab) -> Run:
     """One run over two drifts: a GID that could go back to its index on vm-1, an MTU that was lost on vm-2."""
-    _cable, netdev, hca, network = RAIL0
+    netdev, hca, network = RAIL0
     lab.on(
         1,
         f"ip addr del {network}.11/24 dev {netdev}; ip addr replace 10.99.0.1/24 dev {netdev}; sleep 1; "
         f"ip addr add {network}.11/24 brd + dev {netdev}; sleep 1; ip addr del 10.99.0.1/24 dev {netdev}; sleep 1",
     )
     assert gid_index(lab, 1, hca, f"{network}.11") == [2]
-    lab.on(2, f"ip link set {RAIL1[1]} mtu 1500")
+    lab.on(2, f"ip link set {RAIL1[0]} mtu 1500")
     run = site(lab, tags="roce")
     assert run.rc == 0, run.stdout[-3000:]
     return run
 
 
 def test_moved_gid_returns_to_its_index(lab: VmLab, drifted: Run) -> None:
-    _cable, netdev, hca, network = RAIL0
+    netdev, hca, network = RAIL0
     result = task_result(drifted, "Verify | Prove link", "vm-1")
     assert [(item["interface"], item["before"], item["after"]) for item in result["repaired"]] == [(netdev, 2, 1)]
     assert gid_index(lab, 1, hca, f"{network}.11") == [1]
@@ -94,33 +104,33 @@ def test_moved_gid_returns_to_its_index(lab: VmLab, drifted: Run) -> None:
 
 
 def test_an_mtu_lost_on_one_side_is_found_and_given_back(lab: VmLab, drifted: Run) -> None:
-    _cable, netdev, _hca, network = RAIL1
+    netdev, _hca, network = RAIL1
     result = task_result(drifted, APPLY, "vm-2")
     assert result["actions"] == [f"give {netdev} {network}.12/24 and MTU 9000 (now: {network}.12/24, MTU 1500)"]
-    assert rail_facts(lab, 2) == wanted_rails(2)
+    assert lab.rails(2) == lab.wanted_rails(2)
     lab.on(1, f"ping -q -I {netdev} -c 2 -i 0.2 -W 5 -M do -s 8972 {network}.12")
 
 
 def test_a_change_outlives_a_restart_of_a_node_that_answers_and_the_next_run_converges(lab: VmLab) -> None:
     boot = lab.on(2, "cat /proc/sys/kernel/random/boot_id")
-    when_pending(lab, 2, f"until grep -q 8000 {OWN_NETPLAN}; do sleep 0.1; done; sync; systemctl reboot --force")
+    lab.when_network_is_pending(2, f"until grep -q 8000 {NETPLAN}; do sleep 0.1; done; sync; systemctl reboot --force")
     run = site(lab, "--limit", "vm-2", tags="roce", roce_mtu=8000)
     assert run.rc == 0, run.stdout[-3000:]
     assert lab.on(2, "cat /proc/sys/kernel/random/boot_id") != boot
-    assert "mtu 8000" in lab.on(2, f"ip link show {RAIL0[1]}")
-    assert lab.try_on(2, f"ls -d {PENDING}").returncode != 0
+    assert "mtu 8000" in lab.on(2, f"ip link show {RAIL0[0]}")
+    assert lab.try_on(2, f"ls -d {NETWORK_PENDING}").returncode != 0
     after = site(lab, tags="roce", roce_bandwidth_test="never")
     assert after.rc == 0, after.stdout[-3000:]
-    assert {node: rail_facts(lab, node) for node in NODES} == {node: wanted_rails(node) for node in NODES}
+    assert {node: lab.rails(node) for node in lab.nodes} == {node: lab.wanted_rails(node) for node in lab.nodes}
 
 
 def test_absent_takes_away_what_a_removed_file_has_left(lab: VmLab) -> None:
     """On the node under NetworkManager: its connections, made from our file, outlive it."""
-    lab.on(1, f"rm {OWN_NETPLAN}; nmcli -g NAME connection | grep -q netplan-{RAIL0[1]}")
+    lab.on(1, f"rm {NETPLAN}; nmcli -g NAME connection | grep -q netplan-{RAIL0[0]}")
     run = site(lab, "--limit", "vm-1", tags="roce", roce_state="absent")
     assert run.rc == 0, run.stdout[-3000:]
-    assert rail_facts(lab, 1) == {netdev: (1500, []) for _cable, netdev, _hca, _network in RAILS}
-    assert lab.try_on(1, f"nmcli -g NAME connection | grep netplan-{RAIL0[1]}").returncode != 0
+    assert lab.rails(1) == {netdev: (1500, []) for netdev, _hca, _network in RAILS}
+    assert lab.try_on(1, f"nmcli -g NAME connection | grep netplan-{RAIL0[0]}").returncode != 0
     after = site(lab, tags="roce", roce_bandwidth_test="never")
     assert after.rc == 0, after.stdout[-3000:]
-    assert {node: rail_facts(lab, node) for node in NODES} == {node: wanted_rails(node) for node in NODES}
+    assert {node: lab.rails(node) for node in lab.nodes} == {node: lab.wanted_rails(node) for node in lab.nodes}

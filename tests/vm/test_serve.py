@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 from playbook import REPO
-from vm.node_helpers import NODES, converged, docker_answers, rail_facts, until, wanted_rails
+from vm.node_helpers import converged
 
 if TYPE_CHECKING:
     from vm.conftest import VmLab
@@ -48,14 +48,14 @@ while True:
 @pytest.fixture(scope="module")
 def lab(vmlab: VmLab) -> VmLab:
     """Both machines with the stub pair serving. Its boots take 20 s."""
-    if any(rail_facts(vmlab, node) != wanted_rails(node) for node in NODES):
+    if any(vmlab.rails(node) != vmlab.wanted_rails(node) for node in vmlab.nodes):
         converged(vmlab)
-    docker_answers(vmlab)
+    vmlab.docker_answers()
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:xz") as archive:
         archive.add(STUB, "engine", filter=lambda info: None if "__pycache__" in info.name else info)
     program = base64.b64encode(packed.getvalue()).decode()
-    for node in NODES:
+    for node in vmlab.nodes:
         # A busy machine finds the disk after the boot has given it up, and what is written until then is hidden in the next boot.
         vmlab.on(node, "mountpoint -q /srv/models || mount /srv/models")
         vmlab.on(node, f"mkdir -p {MODEL}/control; echo 20 >{MODEL}/control/seconds; echo '{{}}' >{MODEL}/config.json")
@@ -75,8 +75,8 @@ def boot_again(lab: VmLab) -> int:
     release = state(lab)["desired"]["release"]
     wanted = {"state": "serving", "release": release, "by": "test", "reasons": ["restart"], "options": {"wait_seconds": 600}}
     generation = int(json.loads(lab.on(1, f"gb10 call desire {shlex.quote(json.dumps(wanted))}"))["generation"])
-    until(lab, 1, f"! {MET}")
-    until(lab, 1, MET)
+    lab.until(1, f"! {MET}")
+    lab.until(1, MET)
     return generation
 
 
@@ -95,7 +95,7 @@ def settled(lab: VmLab, generation: int, seconds: float = 400) -> dict[str, Any]
 def answer(lab: VmLab) -> str:
     """Ask the head for a completion over the rail, from the worker."""
     url = f"http://{HEAD_RAIL}:8000/v1/completions"
-    return str(json.loads(until(lab, 2, f"curl -sf -m 20 -H 'Content-Type: application/json' -d '{COMPLETION}' {url}"))["choices"][0]["text"])
+    return str(json.loads(lab.until(2, f"curl -sf -m 20 -H 'Content-Type: application/json' -d '{COMPLETION}' {url}"))["choices"][0]["text"])
 
 
 def news(lab: VmLab, since: int, wait: int = 0) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def event(lab: VmLab, since: int, kind: str, seconds: float = 300) -> tuple[dict
 
 def test_pair_serves_again_after_the_worker_is_reset_in_a_boot(lab: VmLab) -> None:
     generation = boot_again(lab)
-    lab.reboot(2, hard=True)
+    lab.lab("reboot", "--hard", "--off=0", "2")
     outcome = settled(lab, generation)
     assert (outcome["result"], outcome["attempt"]) == ("serves", 2), outcome
     # Which rank shows it first depends on how long the reset takes.
@@ -128,7 +128,7 @@ def test_pair_serves_again_after_the_worker_is_reset_in_a_boot(lab: VmLab) -> No
 
 def test_pair_serves_again_after_the_head_is_rebooted_in_a_boot(lab: VmLab) -> None:
     generation = boot_again(lab)
-    lab.reboot(1)
+    lab.lab("reboot", "1")
     outcome = settled(lab, generation)
     assert (outcome["result"], outcome["attempt"]) == ("serves", 2), outcome
     assert any("rank 0 on vm-1" in text and "same release starts again" in text for text in outcome["warnings"]), outcome["warnings"]
@@ -136,7 +136,7 @@ def test_pair_serves_again_after_the_head_is_rebooted_in_a_boot(lab: VmLab) -> N
 
 
 def test_rank_stops_itself_before_the_memory_is_exhausted(lab: VmLab) -> None:
-    until(lab, 1, 'gb10 call state | grep -q \'"state": "serving", "fault": {}\'')
+    lab.until(1, 'gb10 call state | grep -q \'"state": "serving", "fault": {}\'')
     since, restarts = int(news(lab, 0)["next"]), dict(state(lab)["watch"]["restarts"])
     replies, ended = list[float](), threading.Event()
 
@@ -151,7 +151,7 @@ def test_rank_stops_itself_before_the_memory_is_exhausted(lab: VmLab) -> None:
     try:
         lab.on(2, f"systemd-run --quiet --collect --unit hog python3 -c '{HOG}'")
         event(lab, since, "fault")
-        until(lab, 2, f"test $({RUNNING}) = 0")
+        lab.until(2, f"test $({RUNNING}) = 0")
         time.sleep(10)
         during = lab.on(2, "systemctl is-active hog; journalctl -k -b -g 'oom-kill|Out of memory' | grep -c kernel; awk '/MemAvail/ {print $2}' /proc/meminfo")
         assert not any("pair1 starts" in each["text"] for each in news(lab, since)["events"]), "no start while the memory is short"

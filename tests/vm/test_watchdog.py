@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from vm.node_helpers import docker_answers, probe, site, state, until
+from vm.node_helpers import site
 
 if TYPE_CHECKING:
     from playbook import Run
@@ -38,13 +38,13 @@ STOCK = {"systemd": "0 10min", "panic": "0 0 0 0"}
 @pytest.fixture(scope="module")
 def lab(vmlab: VmLab) -> VmLab:
     vmlab.pristine = False
-    docker_answers(vmlab, NODE)
+    vmlab.docker_answers()
     return vmlab
 
 
 @pytest.fixture(scope="module")
 def was(lab: VmLab) -> dict[str, Any]:
-    return state(lab, NODE)
+    return lab.state(NODE)
 
 
 @pytest.fixture(scope="module")
@@ -59,12 +59,12 @@ def comes_back(lab: VmLab, fault: str) -> float:
     boot = lab.on(NODE, f"sync; {BOOT_ID}")
     lab.on(NODE, f"systemd-run --quiet --collect --unit fault sh -c {shlex.quote('sleep 3; ' + fault)}")
     started = time.monotonic()
-    until(lab, NODE, f'now=$({BOOT_ID}); test "$now" != {boot}')
+    lab.until(NODE, f'now=$({BOOT_ID}); test "$now" != {boot}')
     return time.monotonic() - started
 
 
 def test_systemd_the_device_and_the_kernel_have_the_settings(lab: VmLab, applied: Run) -> None:
-    assert probe(lab, NODE, READ) == ARMED
+    assert lab.probe(NODE, READ) == ARMED
     assert f"the watchdog resets a frozen node after {SECONDS} s" in " ".join(applied.stdout.split())
     again = site(lab, *ONLY, tags="sysctl", **SETTINGS)
     assert (again.rc, again.changed) == (0, set()), again.stdout[-3000:]
@@ -82,16 +82,16 @@ def test_a_frozen_node_is_reset_by_the_watchdog(lab: VmLab, applied: Run) -> Non
     doctor = lab.play("playbooks/doctor.yml", *ONLY, variables={"output": "json"})
     report = json.loads(next(line for line in doctor.stdout.splitlines() if line.startswith("{")))
     assert [each["hosts"] for each in report["findings"] if each["id"] == "unclean_end"] == [["vm-1"]], report
-    assert probe(lab, NODE, READ) == ARMED
+    assert lab.probe(NODE, READ) == ARMED
     lab.on(NODE, "rm -rf /var/log/journal")
 
 
 def test_absent_restores_the_node(lab: VmLab, was: dict[str, Any], applied: Run) -> None:
-    docker_answers(lab, NODE)
+    lab.docker_answers()
     run = site(lab, *ONLY, tags="sysctl", sysctl_state="absent")
     assert run.rc == 0, run.stdout[-4000:]
-    found = probe(lab, NODE, READ)
+    found = lab.probe(NODE, READ)
     assert found.pop("device").startswith("inactive")
     assert found == STOCK
     assert lab.on(NODE, "ls -d /etc/systemd/system.conf.d /var/lib/gb10-cluster/sysctl.json 2>/dev/null || true") == ""
-    assert state(lab, NODE) == was
+    assert lab.state(NODE) == was

@@ -236,6 +236,7 @@ def _docker_run(around: Around, wanted: str) -> Imported:
     out, names = profile_of(DOCKER, around.folder, boxes, replace(around, env={**around.env, **done.values}), wanted)
     out.unmapped += [(f"docker run {name}", "another container of the script") for name in boxes if name not in names]
     out.unmapped += [(f"command: {' '.join(words[:2])}", "another command of the script, which is not run") for words in done.others if words[0] != "set"]
+    out.decided += [f"docker run > {each}" for each in done.redirections]
     out.unmapped += [(f"{lines} other lines of the text", "they are not part of docker run")] if lines else []
     out.close({})
     return out

@@ -258,6 +258,7 @@ class Imported:
             else:
                 self.unmapped.append((name, "a command next to the engine: put what the engine needs into the image"))
         self.unmapped += [(f"command: {one_line(each)[:60]}", "a comment of the script") for each in script.comments if " --" in each]
+        self.decided += [f"command: > {each}" for each in script.redirections]  # the container's log has what the engine prints
         self.unmapped += [(f"command: unset {key}", "the engine gets no such variable") for key in script.removed]
         if "PATH" in self.profile["env"]:
             self.unmapped.append(("command: export.PATH (the image's own PATH)", "it is not known: env.PATH replaces it. Compare with the image"))

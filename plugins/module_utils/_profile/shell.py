@@ -141,6 +141,7 @@ class Script:
     removed: list[str] = field(default_factory=list)
     others: list[list[str]] = field(default_factory=list)
     comments: list[str] = field(default_factory=list)
+    redirections: list[str] = field(default_factory=list)  # the files
     text: str = ""
     _words: list[str] = field(default_factory=list)
     _word: str | None = None
@@ -153,7 +154,7 @@ class Script:
     def refuse(self, what: str, at: int) -> None:
         """Raise RecipeError for a construct, with its line in the file."""
         begin = max(self.text.rfind(char, 0, at) for char in " \t\n;") + 1
-        pattern = r"\s+".join(re.escape(word).replace(r"\$", r"\$+") for word in self.text[begin:].split()[:2])
+        pattern = r"\s+".join(re.escape(word).replace(r"\$", r"\$+") for word in self.text[begin:].split("\n", 1)[0].split()[:2])
         lines = enumerate(self.source.splitlines(), 1)
         number = next((number for number, line in lines if not line.lstrip().startswith("#") and re.search(pattern, line)), 0)
         raise RecipeError(
@@ -214,8 +215,8 @@ class Script:
                 self._word = (self._word or "") + part
 
     def _end_word(self) -> None:
-        if self._word is not None and not self._drops:
-            self._words.append(self._word)
+        if self._word is not None and self._word not in ("1", "2") * self._drops:
+            (self.redirections if self._drops else self._words).append(self._word)
         self._drops = self._drops and self._word is None
         self._word = None
 

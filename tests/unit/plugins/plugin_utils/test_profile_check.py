@@ -212,7 +212,7 @@ _ANY = st.recursive(
 
 
 @given(st.dictionaries(_KEYS, _ANY, max_size=4))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40)
 def test_any_mapping_gives_a_profile_or_a_fault_with_its_name(raw: Any) -> None:
     faults: tuple[str, ...] = ()
     try:

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 import report_pages
-from ansible_collections.gb10.cluster.plugins.plugin_utils import report_page
+from ansible_collections.gb10.cluster.plugins.plugin_utils import report_data, report_page
 
 HOSTILE = '<script>alert(1)</script><svg onload="x">&amp;\'"'
 
@@ -50,6 +50,18 @@ def test_figures_are_described_and_every_id_is_there_once() -> None:
         assert [each is not None and each.get("id") for each in named] == str(figure.get("aria-labelledby")).split()
     ids = re.findall(r'\bid="([^"]*)"', html)
     assert len(ids) == len(set(ids))
+
+
+def test_bars_have_the_label_of_their_values() -> None:
+    given = report_pages.pair()
+    for place, rank in enumerate(given["receipts"][-1]["ranks"]):
+        rank["stages"] = [["load", 0.0], ["kv", 100.0 + 200.0 * place]]
+    html = report_pages.html(given)
+    titles = re.findall(r"<title>(rank \d on spark-\d: [^<]*)</title>", html)
+    assert titles == ["rank 1 on spark-2: 5 min", "rank 0 on spark-1: 100 s", "rank 1 on spark-2: 8:10 min", "rank 0 on spark-1: 11:30 min"]
+    chart = report_page.chart(report_data.boot_section(given["receipts"])["figures"][0])
+    assert list(chart.x_labels) == ["rank 1 on spark-2", "rank 0 on spark-1"]
+    assert chart.raw_series[0][0] == [300.0, 100.0]
 
 
 def test_page_is_the_same_for_the_same_data() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, look
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import liveness
 from unit.fixtures.docker.engine import serving
 
 RECEIPT = {"release": "4f0c", "time": "2026-11-25T07:00:00Z", "passed": True, "seconds": 50.0, "checks": [{"name": "x"}], "ranks": [{"rank": 0, "facts": {}}]}
@@ -49,7 +50,7 @@ def test_full_file_systems_are_those_of_the_group_and_of_the_data_of_the_docker_
 
 
 def test_an_api_that_refuses_the_key_names_the_file_that_is_missing_or_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(look.liveness.Watch, "check", lambda _watch: {"http_status": 401, "text": "HTTP 401"})
+    monkeypatch.setattr(liveness.Watch, "check", lambda _watch: {"http_status": 401, "text": "HTTP 401"})
     assert look.alive(str(tmp_path), {"url": "http://127.0.0.1:9"})["text"] == "HTTP 401: the file of the API key is missing on the head"
     (tmp_path / "api_key").write_text("VLLM_API_KEY=other\n", encoding="utf-8")
     assert look.alive(str(tmp_path), {"url": "http://127.0.0.1:9"})["text"].endswith("the container has another API key than the files on the head")

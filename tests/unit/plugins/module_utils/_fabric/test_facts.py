@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric import facts
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric import facts, parse
 from shared_samples import needs_shared, samples
 from unit.fixtures.roce.tree import (
     ADDRESSES,
@@ -293,6 +293,18 @@ def test_cable_in_but_the_other_machine_is_off(tmp_path: Path) -> None:
     assert ids(result) == ["link_down"]
 
 
+@pytest.mark.parametrize(("mtu", "rdma"), [(9000, 4096), (4192, 4096), (4191, 2048), (1500, 1024), (1280, 1024), (600, 256), (100, 0)])
+def test_rdma_mtu(mtu: int, rdma: int) -> None:
+    assert parse.rdma_mtu(mtu) == rdma
+
+
+def test_link_local_ipv4_of_nvidias_first_playbook(tmp_path: Path) -> None:
+    addresses = {"enp1s0f0np0": ["169.254.11.5/16"], "enP2p1s0f0np0": ["169.254.200.7/16"]}
+    result = run(spark(tmp_path, addresses).write())
+    assert [r["ipv4"] for r in result["rails"]] == ["169.254.11.5", "169.254.200.7"]
+    assert ids(result) == ["link_local_only", "link_local_only", "one_subnet_for_both_rails"]
+
+
 def test_two_addresses_are_ambiguous_without_a_desired_rail(tmp_path: Path) -> None:
     addresses = {"enp1s0f0np0": ["10.100.192.1/24", "192.168.100.10/24"], "enP2p1s0f0np0": ["192.168.101.10/24"]}
     gids = {"enp1s0f0np0": v4_gids("10.100.192.1") | v4_gids("192.168.100.10", at=4)}
@@ -372,6 +384,18 @@ def test_multipath_default_route(tmp_path: Path) -> None:
     tree = spark(tmp_path, PAIR)
     tree.routes = [{"dst": "default", "nexthops": [{"dev": "enP7s7", "gateway": "10.0.1.1"}, {"dev": "wlP9s9", "gateway": "10.9.0.1"}]}]
     assert run(tree.write())["management"]["protected"] == ["enP7s7", "wlP9s9"]
+
+
+def test_container_without_rdma(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    tree.netdev("eth0", ["172.17.0.3/16"], kind="veth")
+    tree.netdev("enp1s0f0np0", ["192.168.100.10/24"], mtu=9000, kind="veth", speed=10000)
+    tree.default_route("eth0", "172.17.0.1")
+    tree.rdma = []
+    result = run(tree.write(), addresses=["192.168.100.10/24"])
+    assert [(r["netdev"], r["hca"], r["ipv4"], r["state"]) for r in result["rails"]] == [("enp1s0f0np0", None, "192.168.100.10", "ACTIVE")]
+    assert result["env"] == dict.fromkeys(SOCKETS, RAIL0)
+    assert set(ids(result)) == {"no_rdma"}
 
 
 # --- labs ------------------------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from unit.fixtures.roce.tree import ALL_FOUR, HCA0, HCA1, PAIR, RAIL0, RAIL1, SOCKETS, SPARK, V2, Tree, gid, ids, mapped, netdevs, run, set_down, spark
+from unit.fixtures.roce.tree import ALL_FOUR, HCA0, HCA1, PAIR, RAIL0, RAIL1, SOCKETS, SPARK, V2, Tree, gid, ids, mapped, netdevs, run, set_down, spark, v4_gids
 
 # --- message and remedy of a problem ---------------------------------------------------------------------------------------------
 
@@ -111,6 +111,16 @@ def test_the_second_segments_functions_are_gone_and_both_cages_are_addressed(tmp
         f"Only {RAIL0} is visible in cage 0",
         "Only enp1s0f1np1 is visible in cage 1",
     ]
+
+
+def test_a_two_port_card_of_another_server_has_no_twins(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    for number, address in enumerate(("192.168.100.10", "192.168.101.10")):
+        name, pci = f"enp59s0f{number}np{number}", f"0000:3b:00.{number}"
+        tree.netdev(name, [f"{address}/24"], mtu=9000, speed=200000, phys=f"p{number}", pci=pci, vendor="0x15b3", driver="mlx5_core")
+        tree.hca(f"mlx5_{number}", name, gids=v4_gids(address, number))
+    result = run(tree.write())
+    assert (result["env"]["NCCL_IB_HCA"], result["problems"]) == ("mlx5_0,mlx5_1", [])
 
 
 def test_a_twin_whose_interface_is_in_another_namespace_is_reported_once(tmp_path: Path) -> None:

@@ -228,12 +228,39 @@ def test_memavailable_that_is_cache() -> None:
     assert memory.cache_problem(node(MemFree=2.0, MemAvailable=4.0)) is None
 
 
+@pytest.mark.parametrize(
+    ("vm", "expected"),
+    [
+        ({"min_free_kbytes": 4194304, "watermark_boost_factor": 15000}, "can hold back 15.0 GiB"),
+        ({"min_free_kbytes": 4194304, "watermark_boost_factor": 0}, ""),
+        ({"min_free_kbytes": 45167, "watermark_boost_factor": 15000}, ""),
+    ],
+)
+def test_a_boosted_floor(vm: dict[str, int], expected: str) -> None:
+    found = memory.boost_problem(vm)
+    assert (found.found if found else "").endswith(expected)
+    assert (found is not None) is bool(expected)
+
+
 def test_all_problems_of_a_node_are_returned() -> None:
     meminfo = {**node(MemFree=80.0), "CmaTotal": 0, "CmaFree": 940604}
     state = memory.fragmentation([Buddy(0, "Normal", (9, 9))], SPARK, 4)
     vm = {"min_free_kbytes": 3145728, "watermark_boost_factor": 15000}
     found = memory.find_problems(meminfo, state, vm, [])
     assert [entry.id for entry in found] == ["kho_leak", "memory_stuck", "memory_fragmented", "watermark_boost"]
+
+
+SWAPS = """Filename				Type		Size		Used		Priority
+/swap.img                               file		16777212	3670016		-2
+/dev/zram0                              partition	8388604		0		100
+/my\\040swap (deleted)                   file		1024		0		-3
+"""
+
+
+def test_swaps() -> None:
+    rows = memory.parse_swaps(SWAPS)
+    assert [(row.device, row.used_kb, row.priority) for row in rows[:2]] == [("/swap.img", 3670016, -2), ("/dev/zram0", 0, 100)]
+    assert memory.parse_swaps("Filename\tType\tSize\tUsed\tPriority\n") == []
 
 
 def test_utilization_has_bounds() -> None:

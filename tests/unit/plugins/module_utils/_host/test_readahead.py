@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._host import readahead
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import HostError
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import HostError, Node, later_lines
 from ansible_collections.gb10.cluster.plugins.module_utils._host.readahead import Block
 
 BLOCKS = {
@@ -83,6 +83,16 @@ def test_the_rule_names_classes_mappers_and_kernel_names() -> None:
         'KERNEL=="sda"',
     ]
     assert rule.count('ATTR{queue/read_ahead_kb}="128"') == 4
+
+
+def test_rules_that_are_read_later_are_named() -> None:
+    text = (
+        '# /usr/lib/udev/rules.d/60-block.rules\nATTR{queue/read_ahead_kb}="5"\n\n'
+        '# /usr/lib/udev/rules.d/70-look.rules\nATTR{queue/read_ahead_kb}=="5", RUN+="x"\n\n'
+        '# /etc/udev/rules.d/99-tune.rules\n# ATTR{queue/read_ahead_kb}="1"\nKERNEL=="sda", ATTR{queue/read_ahead_kb}="4096"\n'
+    )
+    lines = later_lines(Node("/", lambda _argv: (0, text, "")), "udev/rules.d", readahead.RULE)
+    assert readahead.later_rules(lines) == ["/etc/udev/rules.d/99-tune.rules line 2"]
 
 
 def test_the_restore_command_works_without_a_device_that_was_removed(tmp_path: Path) -> None:

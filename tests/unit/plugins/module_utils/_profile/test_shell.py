@@ -69,7 +69,7 @@ pip install a-package && echo done
 unset OLD
 MODE=fast exec /opt/env/bin/vllm serve org/m --port 8888 \
   --speculative-config "${SPEC}" --markers '{"a":"<think>","b":"$SPEC"}' \
-  ${HEADLESS:+--headless} ${KV:+--kv-bytes ${KV}} ${EXTRA} --seed 1 "$@" 2>&1 | tee /var/log/x
+  ${HEADLESS:+--headless} ${KV:+--kv-bytes ${KV}} ${EXTRA} --seed 1 "$@" 2>&1 >/var/log/y | tee /var/log/x
 """
 
 
@@ -85,6 +85,7 @@ def test_reads_the_engine_out_of_a_script() -> None:
         '{"a":"<think>","b":"$SPEC"}', "--kv-bytes", "9", "--enforce-eager", "--dtype", "half", "--seed", "1", "${*}",
     ]  # fmt: skip
     assert (own, done.exported) == ({"MODE": "fast"}, {"PATH": "/opt/env/bin:/bin", "LIBRARY_PATH": "/opt/lib", "AUTO": "1"})
+    assert done.redirections == ["/var/log/y"]
     assert ([each[0] for each in done.others], done.removed) == (["ulimit", "pip", "echo", "tee"], ["OLD"])
 
 
