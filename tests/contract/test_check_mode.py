@@ -103,5 +103,5 @@ def test_a_refused_image_ends_the_run_on_all_ranks(tmp_path: Path) -> None:
     """Else the other ranks get it, and lose the caches of the one that serves."""
     (tmp_path / ".gb10.lock.yml").write_text("images: {'vllm:1': {fingerprint: first}}\n", encoding="utf-8")
     result = check(tmp_path, LOCK, image_reference="vllm:1")
-    assert [failure[0] for failure in result.failures] == ["one", "two"], result.stdout
+    assert sorted(failure[0] for failure in result.failures) == ["one", "two"], result.stdout
     assert "expected first, found other" in result.stdout
