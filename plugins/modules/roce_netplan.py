@@ -143,8 +143,13 @@ actions:
   type: list
   elements: str
   sample: ["write /etc/netplan/60-gb10-cluster.yaml"]
-notes:
-  description: What the user should know, for instance what differs in an adopted file.
+firewall:
+  description: Whether the node has the unit of C(roce_firewall), of this run or of an earlier one.
+  returned: success
+  type: bool
+  sample: false
+shown:
+  description: What the user should know, for instance what differs in an adopted file. It is printed.
   returned: always
   type: list
   elements: str
@@ -165,6 +170,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils._fabric.apply import 
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.live import RefusedError, in_container
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan_yaml import NoYamlError
 
+FIREWALL = "/etc/systemd/system/gb10-firewall.service"
+
 
 def exit_in_container(module: AnsibleModule, evidence: str) -> None:
     """Report that nothing is managed."""
@@ -175,7 +182,8 @@ def exit_in_container(module: AnsibleModule, evidence: str) -> None:
         pending=False,
         restored=None,
         actions=[],
-        notes=[f"This is a container ({evidence}): its rails belong to the host, so nothing is written here."],
+        firewall=os.path.exists(FIREWALL),
+        shown=[f"This is a container ({evidence}): its rails belong to the host, so nothing is written here."],
         **by_state.get(module.params["state"], {}),
     )
 
@@ -185,16 +193,11 @@ def confirm(module: AnsibleModule, change: Change, restored: dict[str, Any] | No
     done = change.pending.confirm()
     restored = restored or change.pending.restored()
     if restored is not None:
-        msg = f"{restored['message']} The fabric is not as configured: look at {restore.STATE_DIR}/restore.log on the node."
-        module.fail_json(msg=msg, restored=restored, pending=False, managed=True)
+        module.fail_json(msg=f"{restored['message']} The fabric is not as configured: look at {restore.STATE_DIR}/restore.log on the node.")
     if not done and not module.check_mode:
         module.fail_json(
             msg="No change waits for its confirmation on this node: the connection was lost before the change began, so the network is unchanged. "
-            "Run the roce role again.",
-            restored=None,
-            pending=False,
-            confirmed=False,
-            managed=True,
+            "Run the roce role again."
         )
     return {"confirmed": done}
 
@@ -235,7 +238,7 @@ def main() -> None:
         elif module.params["state"] == "absent":
             change.absent()
     except (RefusedError, NoYamlError) as exc:
-        module.fail_json(msg=str(exc), restored=restored, pending=change.pending.exists(), managed=True, notes=change.notes)
+        module.fail_json(msg=str(exc), restored=restored, pending=change.pending.exists(), managed=True)
     module.exit_json(
         changed=bool(change.changes.messages),
         diff=change.changes.diff,
@@ -243,7 +246,8 @@ def main() -> None:
         pending=change.pending.exists(),
         restored=restored,
         actions=change.changes.messages,
-        notes=change.notes,
+        firewall=os.path.exists(FIREWALL),
+        shown=change.notes,
         **result,
     )
 

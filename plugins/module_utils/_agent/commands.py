@@ -1,22 +1,24 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE. The subcommands of `gb10` for people and for Ansible."""
+"""PRIVATE. The subcommands of `gb10`. Each imports its own code: Python compiles what it reads of the archive at each start, in 0.7 s for all of it."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import check, client, config, rollback, status, verbs_change, verbs_read, want
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, config
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import AgentMissing
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.group import LONGEST_CALL, CommandError, Group, complain, show
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.group import LONGEST_CALL, CommandError, Group, complain, person, show
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.holds import LONGEST
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError, RankLost
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
-from ansible_collections.gb10.cluster.plugins.module_utils._gate.load_test import LEVELS
 
 #: Names and settings of an argument, as argparse takes them.
 Argument = tuple[tuple[str, ...], dict[str, Any]]
@@ -49,11 +51,30 @@ def call(group: Group, options: argparse.Namespace) -> int:
     return 0
 
 
-def doctor(group: Group, options: argparse.Namespace) -> int:
-    """Print what is wrong with the group. The agent does not need the checks in its memory."""
-    from ansible_collections.gb10.cluster.plugins.module_utils._agent.doctor import doctor as run_it
+def hold(group: Group, options: argparse.Namespace) -> int:
+    """Keep the head from starting the group while this node is changed."""
+    if not 1 <= options.seconds <= LONGEST:
+        raise CommandError(f"{options.seconds} is not a valid number of seconds. Use 1 to {LONGEST:.0f}.")
+    _patient(group, "hold", name=options.name, reason=options.reason, seconds=options.seconds, by=person())
+    show(f"{group.host} has the hold {options.name} for {options.seconds} s. To end it: gb10 release {options.name}")
+    return 0
 
-    return run_it(group, options)
+
+def release(group: Group, options: argparse.Namespace) -> int:
+    """End a hold of this node."""
+    found = _patient(group, "release_hold", name=options.name)
+    show(f"{group.host} {'has released' if found.get('released') else 'does not have'} the hold {options.name}.")
+    return 0
+
+
+def _patient(group: Group, verb: str, **arguments: Any) -> dict[str, Any]:
+    """Call the agent. One that has just been started gets 10 s."""
+    for _attempt in range(10):
+        try:
+            return group.call(verb, **arguments)
+        except AgentMissing:
+            time.sleep(1)
+    return group.call(verb, **arguments)
 
 
 def agent(group: Group, _options: argparse.Namespace) -> int:
@@ -80,56 +101,54 @@ _ASK = [
     (("--idle-power",), {"type": float, "metavar": "W", "help": "power of an idle GPU; by default what was measured"}),
 ]
 _WAIT = _flag("--wait", "follow until it is done (default)", default=True)
-#: By name: what runs it, its help (none for what a program calls: `gb10 --help` does not list it), and its arguments.
-COMMANDS: dict[str, tuple[Callable[[Group, argparse.Namespace], int], str, list[Argument]]] = {
-    "status": (status.status, "what the group does; exit code 2 if that is not as it should be, 3 if a rank was not read", [
+#: By name: module and function that run it, its help (none for what a program calls: `gb10 --help` does not list it), and its arguments.
+COMMANDS: dict[str, tuple[str, str, list[Argument]]] = {
+    "status": ("status.status", "what the group does; exit code 2 if that is not as it should be, 3 if a rank was not read", [
         _JSON, _flag("--no-completion", "do not ask the API", action="store_false", dest="completion"),
         *_ASK, (("--lost",), {"default": "", "help": argparse.SUPPRESS}),  # why the head is not known, on a worker
     ]),
-    "doctor": (doctor, "what is wrong with the group, and what to do; exit code 2 if there is an error", [
+    "doctor": ("doctor.doctor", "what is wrong with the group, and what to do; exit code 2 if there is an error", [
         _JSON, *_ASK, _flag("--read", argparse.SUPPRESS),  # what this rank shows, for the head
     ]),
-    "why": (verbs_read.why, "the last verdict, its evidence, and what was done", [_JSON]),
-    "events": (verbs_read.events, "what the agent did", [_JSON, _number("-n", "--number", default=20, text="how many of the last events")]),
-    "logs": (verbs_read.print_logs, "the container logs of all ranks, by time", [
+    "why": ("verbs_read.why", "the last verdict, its evidence, and what was done", [_JSON]),
+    "events": ("verbs_read.events", "what the agent did", [_JSON, _number("-n", "--number", default=20, text="how many of the last events")]),
+    "logs": ("verbs_read.print_logs", "the container logs of all ranks, by time", [
         _JSON, _number("-n", "--number", default=0, text="only the last lines, this many; 0 is all"),
         (("--since",), {"default": "10m", "help": "90s, 10m, 2h, 1d (10m)"}),
         (("--grep",), {"default": "", "metavar": "RE", "help": "only lines that match this regular expression"}),
     ]),
-    "evidence": (verbs_read.print_evidence, "what this node shows of its rank, or what was kept of it, without secrets", [
+    "evidence": ("verbs_read.print_evidence", "what this node shows of its rank, or what was kept of it, without secrets", [
         _JSON, _flag("--list", "the labels of what is kept, the newest first"),
         (("label",), {"nargs": "?", "default": "", "metavar": "LABEL", "help": "print what is kept under this label"}),
     ]),
-    "key": (verbs_read.key, "the key of the API, on the head", [_flag("--header", "as a header of HTTP, such as for `curl -H @-`")]),
-    "check": (check.check, "send prompts to the model and judge the replies; exit code 2 if one is bad", [
+    "key": ("verbs_read.key", "the key of the API, on the head", [_flag("--header", "as a header of HTTP, such as for `curl -H @-`")]),
+    "check": ("check.check", "send prompts to the model and judge the replies; exit code 2 if one is bad", [
         _JSON, _flag("--streams", "a line for each reply instead of each level"),
-        (("--concurrency",), {
-            "default": ",".join(map(str, LEVELS)), "metavar": "N,N", "help": "how many at once, one level after the other (%(default)s)",
-        }),
+        (("--concurrency",), {"default": "1,2,4,6", "metavar": "N,N", "help": "how many at once, one level after the other (%(default)s)"}),
         _number("--timeout", default=600.0, text="seconds that one request may take"),
         (("--prompts",), {"default": "", "metavar": "FILE", "help": "a JSON list of prompts of your own; - reads standard input"}),
     ]),
-    "stop": (verbs_change.stop, "stop the group", [*_CHANGE, _WAIT, _flag("--here", "on a worker: stop only this rank, if the head is down")]),
-    "start": (verbs_change.start, "start the release that was desired last", [*_CHANGE, _WAIT]),
-    "rollback": (rollback.rollback, "go to the last good release that is not current, or to another kept one", [
+    "stop": ("verbs_change.stop", "stop the group", [*_CHANGE, _WAIT, _flag("--here", "on a worker: stop only this rank, if the head is down")]),
+    "start": ("verbs_change.start", "start the release that was desired last", [*_CHANGE, _WAIT]),
+    "rollback": ("rollback.rollback", "go to the last good release that is not current, or to another kept one", [
         *_CHANGE, _JSON, (("release",), {"nargs": "?", "default": "", "metavar": "RELEASE"}),
         _flag("--list", "list the releases that are kept, and change nothing"), _flag("--check", "print what would be done, and change nothing"),
         _flag("--again", "also if this release has failed, and nothing of it has changed"),
         (("--by",), {"default": "", "metavar": "WHO", "help": "who asks, for messages to other runs"}),
     ]),
-    "hold": (verbs_change.hold, "keep the agent from starting the group while this node is changed", [
+    "hold": ("commands.hold", "keep the agent from starting the group while this node is changed", [
         (("name",), {"metavar": "NAME"}), (("--reason",), {"required": True, "help": "for status, doctor and other runs"}),
         _number("--seconds", default=3600, text="when it ends by itself"),
     ]),
-    "release": (verbs_change.release, "end a hold", [(("name",), {"metavar": "NAME"})]),
-    "want": (want.want, "", [_flag("--check", "print the change, and make none")]),  # state what the group must do, for Ansible: JSON on standard input
-    "follow": (follow, "", [  # one long poll of events, as JSON
+    "release": ("commands.release", "end a hold", [(("name",), {"metavar": "NAME"})]),
+    "want": ("want.want", "", [_flag("--check", "print the change, and make none")]),  # state what the group must do, for Ansible: JSON on standard input
+    "follow": ("commands.follow", "", [  # one long poll of events, as JSON
         (("--generation",), {"type": int, "default": 0}), (("--since",), {"type": int, "default": 0}), (("--wait",), {"type": float, "default": 0.0}),
     ]),
-    "call": (call, "", [  # send a verb to the agent, and print the result as JSON
+    "call": ("commands.call", "", [  # send a verb to the agent, and print the result as JSON
         (("verb",), {}), (("arguments",), {"nargs": "?", "default": "{}", "metavar": "JSON"}),
     ]),
-    "agent": (agent, "", []),  # run the service
+    "agent": ("commands.agent", "", []),  # run the service
 }  # fmt: skip
 
 
@@ -137,11 +156,11 @@ def parser() -> Parser:
     """Return the parser of the command line."""
     out = Parser(prog="gb10", description="The serving group of this node.")
     commands = out.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (run_it, text, arguments) in COMMANDS.items():
+    for name, (where, text, arguments) in COMMANDS.items():
         found = commands.add_parser(name, help=text) if text else commands.add_parser(name)
         for names, given in arguments:
             found.add_argument(*names, **given)
-        found.set_defaults(run=run_it)
+        found.set_defaults(run=where)
     commands.add_parser("connect")  # copy standard input and output to the session socket
     return out
 
@@ -150,7 +169,8 @@ def run(argv: Sequence[str], **places: Any) -> int:
     """Run a subcommand and return its exit code. `places` are the arguments of Group."""
     try:
         options = parser().parse_args(list(argv))
-        return int(options.run(Group(**places), options))
+        module, _dot, function = options.run.partition(".")
+        return int(getattr(importlib.import_module(f"{__package__}.{module}"), function)(Group(**places), options))
     except PermissionError:
         complain("This user has no access to the agent. Run with sudo.")
     except BrokenPipeError:  # the reader of the output has ended

@@ -5,15 +5,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pwd
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, config
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.session import Peer
 from ansible_collections.gb10.cluster.plugins.module_utils._common.terminal import printable
-from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DEFAULT_SOCKET
 
 DIFFERS = 2  # exit code if the group is not as desired
 PARTLY = 3  # exit code if a part of the ranks cannot be read
@@ -50,8 +52,14 @@ class Group:
         self.name, self.rank, self.hosts = str(self.config["group"]), int(self.config["rank"]), list(self.config["hosts"])
         self.host = str(self.hosts[self.rank])
         self.folder = config.group_folder(self.config)
-        self.docker_socket = str(self.config.get("docker_socket") or DEFAULT_SOCKET)
         self.admin, self._keys_dir, self._run_dir = admin, keys_dir, run_dir
+
+    @property
+    def docker_socket(self) -> str:
+        """Return the socket of the Docker Engine."""
+        from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DEFAULT_SOCKET  # most verbs need none
+
+        return str(self.config.get("docker_socket") or DEFAULT_SOCKET)
 
     def call(self, verb: str, timeout: float = client.TIMEOUT, **arguments: Any) -> dict[str, Any]:
         """Ask this node's agent. Raises AgentMissing, RankError, PermissionError, CommandError."""
@@ -59,8 +67,10 @@ class Group:
             raise CommandError(self.strange)
         return client.send({**arguments, "verb": verb}, socket=self.admin, timeout=timeout)
 
-    def peers(self) -> list[Peer]:
+    def peers(self) -> list[Any]:
         """Return the sessions to the other ranks; a worker has none."""
+        from ansible_collections.gb10.cluster.plugins.module_utils._agent.session import Peer  # a verb of this node needs none
+
         head = str(self.config["head_id"])
         return [Peer(peer, self.name, head, keys_dir=self._keys_dir, run_dir=self._run_dir, master=False) for peer in self.config["peers"]]
 
@@ -68,6 +78,15 @@ class Group:
         """Raise CommandError on a worker."""
         if self.rank:
             raise CommandError(f"{self.host} is rank {self.rank} of {self.name}. Run `gb10 {what}` on the head {self.hosts[0]}.")
+
+
+def person() -> str:
+    """Return who runs this command, and where."""
+    user = os.environ.get("SUDO_USER") or os.environ.get("USER") or ""
+    if not user:
+        with contextlib.suppress(KeyError):
+            user = pwd.getpwuid(os.geteuid()).pw_name
+    return f"{user or os.geteuid()}@{socket.gethostname()}"
 
 
 def show(text: str) -> None:

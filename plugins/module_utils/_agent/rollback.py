@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import standing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.calls import lacking
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.group import CommandError, Group, answer, complain, show
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.verbs_change import person, settle
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.group import CommandError, Group, answer, complain, person, show
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.verbs_change import settle
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.verbs_read import ask
 from ansible_collections.gb10.cluster.plugins.module_utils._release import files, node, ownership, status
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import kept, last_good, start_reasons

@@ -7,23 +7,18 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
-import pwd
-import socket
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, report, standing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import AgentMissing
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.group import DIFFERS, LONGEST_CALL, CommandError, Group, complain, show
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.holds import LONGEST
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.group import DIFFERS, LONGEST_CALL, CommandError, Group, complain, person, show
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.verbs_read import looks
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import runs
 
 POLL_SECONDS = 25.0  # of one long poll
 RETRIES = 30  # how often an agent that restarts is asked again
-RETRY_SECONDS = 1.0
 
 
 def stop(group: Group, options: argparse.Namespace) -> int:
@@ -106,7 +101,7 @@ def _followed(group: Group, generation: int, tell: Callable[[str], None]) -> dic
             missing += 1
             if missing > RETRIES:
                 raise
-            time.sleep(RETRY_SECONDS)
+            time.sleep(1)
             continue
         missing, since = 0, int(reply["next"])
         for event in reply["events"]:
@@ -114,38 +109,3 @@ def _followed(group: Group, generation: int, tell: Callable[[str], None]) -> dic
         outcome, desired = reply["outcome"], reply["desired"]
         if not _covers(desired, generation) or (outcome.get("final") and outcome.get("generation") == desired.get("generation")):
             return reply
-
-
-def hold(group: Group, options: argparse.Namespace) -> int:
-    """Keep the head from starting the group while this node is changed."""
-    if not 1 <= options.seconds <= LONGEST:
-        raise CommandError(f"{options.seconds} is not a valid number of seconds. Use 1 to {LONGEST:.0f}.")
-    _patient(group, "hold", name=options.name, reason=options.reason, seconds=options.seconds, by=person())
-    show(f"{group.host} has the hold {options.name} for {options.seconds} s. To end it: gb10 release {options.name}")
-    return 0
-
-
-def release(group: Group, options: argparse.Namespace) -> int:
-    """End a hold of this node."""
-    found = _patient(group, "release_hold", name=options.name)
-    show(f"{group.host} {'has released' if found.get('released') else 'does not have'} the hold {options.name}.")
-    return 0
-
-
-def _patient(group: Group, verb: str, **arguments: Any) -> dict[str, Any]:
-    """Call the agent. One that has just been started gets 10 s."""
-    for _attempt in range(10):
-        try:
-            return group.call(verb, **arguments)
-        except AgentMissing:
-            time.sleep(RETRY_SECONDS)
-    return group.call(verb, **arguments)
-
-
-def person() -> str:
-    """Return who runs this command, and where."""
-    user = os.environ.get("SUDO_USER") or os.environ.get("USER") or ""
-    if not user:
-        with contextlib.suppress(KeyError):
-            user = pwd.getpwuid(os.geteuid()).pw_name
-    return f"{user or os.geteuid()}@{socket.gethostname()}"

@@ -42,7 +42,6 @@ PROMPTS: tuple[dict[str, Any], ...] = (
     {"prompt": _LONG_PROMPT, "expect": "4711-K"},
 )
 MAX_TOKENS = 512
-LEVELS = (1, 2, 4, 6)
 
 
 class SanityError(Exception):

@@ -138,7 +138,8 @@ def confirmed(make: Any) -> Machine:
 def test_a_fresh_node_gets_its_rails_and_waits_for_the_confirmation(make: Any) -> None:
     node = make()
     result = present(node)
-    assert (result.get("failed"), result["changed"], result["pending"], result["managed"], result["restored"]) == (None, True, True, True, None)
+    expected = {"changed": True, "pending": True, "managed": True, "restored": None, "firewall": False}
+    assert ({key: result[key] for key in expected}, "failed" in result) == (expected, False)
     assert result["actions"][:2] == [f"write /{netplan.OWN_PATH}", f"write /{netplan.SYSCTL_PATH}"]
     assert [rail["netdev"] for rail in result["rails"]] == [RAIL0, RAIL1]
     assert node.own is not None
@@ -196,7 +197,7 @@ def test_a_connection_that_does_not_come_up_is_reported_and_set_directly(make: A
     node = make()
     node.answers.insert(0, (f"connection up netplan-{RAIL1}", (4, "", "Error: Connection activation failed\n")))
     result = present(node)
-    assert result["notes"] == [
+    assert result["shown"] == [
         f"NetworkManager did not bring up {RAIL1}: Error: Connection activation failed",
         f"{RAIL1} stayed incomplete for 3 s; address and MTU were set directly.",
     ]
@@ -286,7 +287,7 @@ def test_an_adopted_file_that_gives_something_else(make: Any) -> None:
     result = present(node, foreign="adopt")
     assert f"/etc/netplan/40-cx7.yaml gives {RAIL0} 10.0.9.1/24, expected 192.168.100.10/24" in result["msg"]
     good = node.call(check=True, addresses=["10.0.9.1/24", ADDRESSES[1]], foreign="adopt")
-    assert f"{RAIL0} does not have what its adopted file configures (10.0.9.1/24, MTU 9000)." in good["notes"]
+    assert f"{RAIL0} does not have what its adopted file configures (10.0.9.1/24, MTU 9000)." in good["shown"]
 
 
 # --- refusals --------------------------------------------------------------------------------------------------------------------
@@ -405,9 +406,11 @@ def test_not_root(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_container_is_left_alone(make: Any, monkeypatch: pytest.MonkeyPatch, state: str, extra: dict[str, Any]) -> None:
     node = make()
     monkeypatch.setattr(roce_netplan, "in_container", lambda: "/.dockerenv")
+    monkeypatch.setattr(roce_netplan, "FIREWALL", __file__)
     result = present(node, state=state)
+    assert result["firewall"] is True
     assert (result["managed"], result["changed"], result["pending"], node.commands) == (False, False, False, [])
-    assert result["notes"] == ["This is a container (/.dockerenv): its rails belong to the host, so nothing is written here."]
+    assert result["shown"] == ["This is a container (/.dockerenv): its rails belong to the host, so nothing is written here."]
     assert {key: result[key] for key in extra} == extra
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import copy
 import json
+import os
 import re
 import socket
 import subprocess
@@ -750,6 +751,12 @@ def test_help_lists_what_people_call() -> None:
     listed = set(re.findall(r"^    (\w+)", text, re.M))
     assert {"status", "rollback", "release"} <= listed
     assert not {"follow", "call", "agent", "connect"} & listed
+
+
+def test_what_a_run_calls_often_imports_little() -> None:
+    program = f"import sys, {commands.__name__} as it; it.run(['hold', 'a', '--reason', 'b'], path='none'); print(sum('utils._' in n for n in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], env={"PYTHONPATH": os.pathsep.join(sys.path)}, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 20
 
 
 def test_a_missing_agent_is_one_sentence(group: Group) -> None:

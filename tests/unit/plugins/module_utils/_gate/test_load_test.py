@@ -32,7 +32,7 @@ def test_levels_that_are_none_are_refused(value: Any) -> None:
 
 def test_our_own_prompts_are_enough_for_the_usual_levels_and_none_is_asked_twice() -> None:
     prompts = load_test.prompts_of([])
-    asked = [prompt["prompt"] for _level, batch in load_test.batches(prompts, load_test.LEVELS) for prompt in batch]
+    asked = [prompt["prompt"] for _level, batch in load_test.batches(prompts, (1, 2, 4, 6)) for prompt in batch]
     assert len(asked) == len(set(asked)) == 13
     assert {prompt["prompt"] for prompt in prompts} == set(asked)
 
