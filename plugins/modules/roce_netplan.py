@@ -193,16 +193,11 @@ def confirm(module: AnsibleModule, change: Change, restored: dict[str, Any] | No
     done = change.pending.confirm()
     restored = restored or change.pending.restored()
     if restored is not None:
-        msg = f"{restored['message']} The fabric is not as configured: look at {restore.STATE_DIR}/restore.log on the node."
-        module.fail_json(msg=msg, restored=restored, pending=False, managed=True)
+        module.fail_json(msg=f"{restored['message']} The fabric is not as configured: look at {restore.STATE_DIR}/restore.log on the node.")
     if not done and not module.check_mode:
         module.fail_json(
             msg="No change waits for its confirmation on this node: the connection was lost before the change began, so the network is unchanged. "
-            "Run the roce role again.",
-            restored=None,
-            pending=False,
-            confirmed=False,
-            managed=True,
+            "Run the roce role again."
         )
     return {"confirmed": done}
 

@@ -1,10 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE. The subcommands of `gb10` for people and for Ansible.
-
-Each imports its own code when it runs: Python compiles what it reads out of an archive each time, and all of it takes 0.6 s.
-"""
+"""PRIVATE. The subcommands of `gb10`. Each imports its own code: Python compiles what it reads of the archive at each start, in 0.7 s for all of it."""
 
 from __future__ import annotations
 
@@ -127,9 +124,7 @@ COMMANDS: dict[str, tuple[str, str, list[Argument]]] = {
     "key": ("verbs_read.key", "the key of the API, on the head", [_flag("--header", "as a header of HTTP, such as for `curl -H @-`")]),
     "check": ("check.check", "send prompts to the model and judge the replies; exit code 2 if one is bad", [
         _JSON, _flag("--streams", "a line for each reply instead of each level"),
-        (("--concurrency",), {
-            "default": "1,2,4,6", "metavar": "N,N", "help": "how many at once, one level after the other (%(default)s)",
-        }),
+        (("--concurrency",), {"default": "1,2,4,6", "metavar": "N,N", "help": "how many at once, one level after the other (%(default)s)"}),
         _number("--timeout", default=600.0, text="seconds that one request may take"),
         (("--prompts",), {"default": "", "metavar": "FILE", "help": "a JSON list of prompts of your own; - reads standard input"}),
     ]),
@@ -175,8 +170,7 @@ def run(argv: Sequence[str], **places: Any) -> int:
     try:
         options = parser().parse_args(list(argv))
         module, _dot, function = options.run.partition(".")
-        run_it = getattr(importlib.import_module(f"{__package__}.{module}"), function)
-        return int(run_it(Group(**places), options))
+        return int(getattr(importlib.import_module(f"{__package__}.{module}"), function)(Group(**places), options))
     except PermissionError:
         complain("This user has no access to the agent. Run with sudo.")
     except BrokenPipeError:  # the reader of the output has ended

@@ -12,13 +12,10 @@ import pwd
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, config
 from ansible_collections.gb10.cluster.plugins.module_utils._common.terminal import printable
-
-if TYPE_CHECKING:
-    from ansible_collections.gb10.cluster.plugins.module_utils._agent.session import Peer
 
 DIFFERS = 2  # exit code if the group is not as desired
 PARTLY = 3  # exit code if a part of the ranks cannot be read
@@ -70,7 +67,7 @@ class Group:
             raise CommandError(self.strange)
         return client.send({**arguments, "verb": verb}, socket=self.admin, timeout=timeout)
 
-    def peers(self) -> list[Peer]:
+    def peers(self) -> list[Any]:
         """Return the sessions to the other ranks; a worker has none."""
         from ansible_collections.gb10.cluster.plugins.module_utils._agent.session import Peer  # a verb of this node needs none
 

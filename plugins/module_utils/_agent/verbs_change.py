@@ -19,7 +19,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._release.release impo
 
 POLL_SECONDS = 25.0  # of one long poll
 RETRIES = 30  # how often an agent that restarts is asked again
-RETRY_SECONDS = 1.0
 
 
 def stop(group: Group, options: argparse.Namespace) -> int:
@@ -102,7 +101,7 @@ def _followed(group: Group, generation: int, tell: Callable[[str], None]) -> dic
             missing += 1
             if missing > RETRIES:
                 raise
-            time.sleep(RETRY_SECONDS)
+            time.sleep(1)
             continue
         missing, since = 0, int(reply["next"])
         for event in reply["events"]:

@@ -139,7 +139,8 @@ def confirmed(make: Any) -> Machine:
 def test_a_fresh_node_gets_its_rails_and_waits_for_the_confirmation(make: Any) -> None:
     node = make()
     result = present(node)
-    assert (result.get("failed"), result["changed"], result["pending"], result["managed"], result["restored"]) == (None, True, True, True, None)
+    expected = {"changed": True, "pending": True, "managed": True, "restored": None, "firewall": False}
+    assert ({key: result[key] for key in expected}, "failed" in result) == (expected, False)
     assert result["actions"][:2] == [f"write /{netplan.OWN_PATH}", f"write /{netplan.SYSCTL_PATH}"]
     assert [rail["netdev"] for rail in result["rails"]] == [RAIL0, RAIL1]
     assert node.own is not None
@@ -378,7 +379,9 @@ def test_not_root(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_container_is_left_alone(make: Any, monkeypatch: pytest.MonkeyPatch, state: str, extra: dict[str, Any]) -> None:
     node = make()
     monkeypatch.setattr(roce_netplan, "in_container", lambda: "/.dockerenv")
+    monkeypatch.setattr(roce_netplan, "FIREWALL", __file__)
     result = present(node, state=state)
+    assert result["firewall"] is True
     assert (result["managed"], result["changed"], result["pending"], node.commands) == (False, False, False, [])
     assert result["shown"] == ["This is a container (/.dockerenv): its rails belong to the host, so nothing is written here."]
     assert {key: result[key] for key in extra} == extra
