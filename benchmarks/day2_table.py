@@ -1,7 +1,7 @@
 """The day-2 table: every case of tests/lab/day2.py done to the served pair of the container lab, printed as a table, one row each.
 
 A row is good where every expectation held: exit codes, sentences, times, what runs afterwards, and the next site.yml serves. `--write` merges
-the rows into docs/day2-table.md, with the date; `--only 3,8,21b` runs these alone. Usage:
+the rows into docs/measured/day2-table.md, with the date; `--only 3,8,21b` runs these alone. Usage:
 
     .venv/bin/python benchmarks/day2_table.py [--write] [--only NUMBERS]
 """
@@ -23,7 +23,7 @@ from acceptance.owner import Owner  # noqa: E402  # the harness is next to the t
 from container_lab import Lab, bring_up  # noqa: E402  # as above
 from day2 import ROWS, Case  # noqa: E402  # as above
 
-TABLE = REPO / "docs/day2-table.md"
+TABLE = REPO / "docs/measured/day2-table.md"
 HEAD = "| # | done to the served pair | reported | verdict | date |\n|---|---|---|---|---|"
 TEXT = """# What happens to a served pair
 
@@ -55,7 +55,7 @@ def done(lab: Lab, number: str) -> tuple[str, bool]:
 
 
 def written() -> dict[str, str]:
-    """Return the rows that docs/day2-table.md has, by number."""
+    """Return the rows that docs/measured/day2-table.md has, by number."""
     lines = TABLE.read_text(encoding="utf-8").splitlines() if TABLE.exists() else []
     return {line.split("|")[1].strip(): line for line in lines if line.startswith("| ") and line.split("|")[1].strip() in ROWS}
 

@@ -1,7 +1,7 @@
 """The fault table: every fault of tests/lab/faults.py done to the real engine on the container lab, printed as a table, one row each.
 
 A row has: seconds from the fault to the verdict, the class, whether class, rank and remedy are right, what was left behind, and whether the
-next run converges. `--write` keeps it in docs/fault-table.md with its date; `--only REGEX` runs the rows whose name matches. Usage:
+next run converges. `--write` keeps it in docs/measured/fault-table.md with its date; `--only REGEX` runs the rows whose name matches. Usage:
 
     .venv/bin/python benchmarks/fault_table.py [--write] [--only REGEX] [--converge each|end]
 """
@@ -90,7 +90,7 @@ def write(lines: list[str]) -> None:
         "\nbefore the copy starts (`tests/lab/test_image_weights.py`). A play that is interrupted converges when it is run again"
         "\n(`tests/acceptance/test_d_operate.py`).\n"
     )
-    (REPO / "docs/fault-table.md").write_text(intro + HEAD + "\n" + "\n".join(lines) + "\n" + rest, encoding="utf-8")
+    (REPO / "docs/measured/fault-table.md").write_text(intro + HEAD + "\n" + "\n".join(lines) + "\n" + rest, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 Each fault of tests/lab/recoveries.py is done `--rounds` times: seconds until the agent has noticed it, seconds until a real completion comes back,
 starts of the release. A plain boot (`gb10 stop`, `gb10 start`) is measured in each round. `--compare` does the same to the same Compose files with
-`restart: unless-stopped` and without the agent; with `--rounds 0` nothing else. `--write` merges the rows into docs/recovery.md, `--only worker,both`
+`restart: unless-stopped` and without the agent; with `--rounds 0` nothing else. `--write` merges the rows into docs/measured/recovery.md, `--only worker,both`
 does these alone. Usage:
 
     .venv/bin/python benchmarks/recovery.py [--rounds 5] [--compare] [--write] [--only NAMES]
@@ -29,7 +29,7 @@ from acceptance.owner import Owner  # noqa: E402  # as above
 from container_lab import NODE, Lab, bring_up  # noqa: E402  # as above
 from recoveries import FAULTS, SLACK, Fault, Outcome, done, long_request, plain_boot, serves_within  # noqa: E402  # as above
 
-TABLE = REPO / "docs/recovery.md"
+TABLE = REPO / "docs/measured/recovery.md"
 COMPARED = 120.0  # seconds after which a pair that Docker restarts is given up
 HEAD = "| fault | noticed | allowed | serves again | allowed | starts | rounds | `restart: unless-stopped` | date |\n|---|---|---|---|---|---|---|---|---|"
 TEXT = """# How a served pair comes back
@@ -126,7 +126,7 @@ def compared(lab: Lab, fault: Fault) -> str:
 
 
 def written() -> dict[str, list[str]]:
-    """Return the cells of the rows that docs/recovery.md has, by fault."""
+    """Return the cells of the rows that docs/measured/recovery.md has, by fault."""
     lines = TABLE.read_text(encoding="utf-8").splitlines() if TABLE.exists() else []
     rows = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines if line.startswith("| ")]
     return {row[0]: row for row in rows if row[0] in {fault.name for fault in FAULTS.values()}}
@@ -138,7 +138,7 @@ def today() -> str:
 
 
 def plain_text(boots: list[float]) -> str:
-    """Return the plain boot of this run in words, or that of docs/recovery.md if this run has none."""
+    """Return the plain boot of this run in words, or that of docs/measured/recovery.md if this run has none."""
     if boots:
         return f"{statistics.median(boots):.1f} s (median of {len(boots)})"
     found = re.search(r"^Plain boot: (.+?)\. Machine", TABLE.read_text(encoding="utf-8") if TABLE.exists() else "", re.M)
@@ -146,7 +146,7 @@ def plain_text(boots: list[float]) -> str:
 
 
 def write(rows: dict[str, list[str]], plain: str) -> None:
-    """Write docs/recovery.md."""
+    """Write docs/measured/recovery.md."""
     machine = f"{os.cpu_count()} cores of {platform.machine()}, Linux {platform.release()}, load average {os.getloadavg()[2]:.1f} when this was written"
     lines = [f"| {' | '.join(rows[fault.name])} |" for fault in FAULTS.values() if fault.name in rows]
     text = TEXT.format(slack=SLACK, compared=COMPARED, plain=plain, machine=machine)

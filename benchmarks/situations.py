@@ -5,7 +5,7 @@ exit codes, screens, containers, starts. bad: the owner is misled, the service i
 After each situation the pair is restored. `--only 39,27a` does these in this order, with the others of their scenes. `--output FILE` merges the rows
 into the table there. Usage:
 
-    .venv/bin/python benchmarks/situations.py [--only NUMBERS] [--served] [--output docs/situations.md]
+    .venv/bin/python benchmarks/situations.py [--only NUMBERS] [--served] [--output docs/measured/situations.md]
 """
 
 from __future__ import annotations

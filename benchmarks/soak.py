@@ -4,7 +4,7 @@ After each fault the pair has BOUND seconds to serve a real completion again by 
 has started more containers than the agent has started releases, and the state files agree. Memory, descriptors, and threads of both agents are recorded.
 The first half of the faults leaves both agents alive: they must not grow in it. The second half also kills agents and restarts nodes.
 
-`--stub` serves the stub of the labs (lab/engine), so that a boot takes seconds. `--write` merges the run into docs/soak.md.
+`--stub` serves the stub of the labs (lab/engine), so that a boot takes seconds. `--write` merges the run into docs/measured/soak.md.
 GB10_LAB_INSTANCE selects the lab. Usage:
 
     .venv/bin/python benchmarks/soak.py --faults 200 --seed 16 --stub [--write]
@@ -42,7 +42,7 @@ from recoveries import noticed  # noqa: E402  # as above
 
 from lab.container import plan  # noqa: E402  # as above
 
-TABLE = REPO / "docs/soak.md"
+TABLE = REPO / "docs/measured/soak.md"
 INSTANCE = plan.check_instance(os.environ.get("GB10_LAB_INSTANCE", ""))
 NODES = plan.nodes(2, INSTANCE)
 STUB_VARIABLES = {"gb10_profile": "lab-stub", "vllm_tp2_collective_test": "never"}
@@ -398,7 +398,7 @@ def by_kind(rows: list[Row]) -> list[list[str]]:
 
 
 def section(options: argparse.Namespace, rows: list[Row], took: float, grown: list[list[str]], wrong: list[str]) -> str:
-    """Return the run's section of docs/soak.md."""
+    """Return the run's section of docs/measured/soak.md."""
     engine = "Stub" if options.stub else "Real engine"
     failed = [f"{row.kind} {row.what}: {'; '.join(row.wrong)}" for row in rows if row.wrong] + wrong
     lines = [
@@ -437,7 +437,7 @@ as a crash loop.
 
 
 def write(text: str) -> None:
-    """Write the section into docs/soak.md, and keep the other one."""
+    """Write the section into docs/measured/soak.md, and keep the other one."""
     old = TABLE.read_text(encoding="utf-8") if TABLE.exists() else ""
     parts = {part.partition("\n")[0]: f"## {part.rstrip()}\n" for part in [*old.split("\n## ")[1:], text.removeprefix("## ")]}
     TABLE.write_text(TEXT + "\n".join(parts[name] for name in sorted(parts, reverse=True)), encoding="utf-8")

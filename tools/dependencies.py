@@ -133,7 +133,7 @@ def faults() -> Iterator[str]:
             yield from misplaced(name, set(imports(ast.parse(text))) - set(sys.stdlib_module_names) - LOCAL, run | dev)
     galaxy = yaml.safe_load(texts["galaxy.yml"])
     yield from unbounded(galaxy["dependencies"])
-    # Rulebooks are optional: docs/eda.md names what they need.
+    # Rulebooks are optional: docs/keeps-serving.md names what they need.
     tasks = "\n".join(text for name, text in texts.items() if name.endswith(".yml") and not name.startswith("extensions/"))
     used = set(re.findall(r"^\s*(?:- )?(\w+\.\w+)\.\w+:", tasks, re.MULTILINE))
     for collection in sorted((used - {"ansible.builtin", "gb10.cluster"}) ^ set(galaxy["dependencies"])):

@@ -124,7 +124,7 @@ def documents(repo: Path) -> Iterator[tuple[Path, str, str]]:
         yield specs.parents[1] / "README.md", "variables", variable_table(options)
     yield repo / "docs" / "inventory.md", "variables", variable_table(CLUSTER_SPEC)
     yield repo / "roles" / "preflight" / "README.md", "checks", check_table(preflight=True)
-    yield repo / "docs" / "doctor.md", "checks", check_table(preflight=False)
+    yield repo / "docs" / "day-to-day.md", "checks", check_table(preflight=False)
 
 
 # --- Specs and defaults -------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Check failures.yml, and write what is made of it: docs/failures.md and failures_data.py. With --check only report what is not up to date."""
+"""Check failures.yml, and write what is made of it: docs/reference/failures.md and failures_data.py. With --check only report what is not up to date."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tools.literals import literals_of  # noqa: E402  the checkout is on the pat
 
 SOURCE = ROOT / "plugins/module_utils/_boot_log/failures.yml"
 DATA = SOURCE.with_name("failures_data.py")
-PAGE = ROOT / "docs/failures.md"
+PAGE = ROOT / "docs/reference/failures.md"
 KINDS = {
     "strong": "the engine cannot live after it",
     "weak": "a request can cause it too: after readiness it counts only with proof that the engine died",
@@ -85,7 +85,7 @@ def expand(document: Mapping[str, Any]) -> dict[str, Any]:
     rows = []
     for row in map(full, document["failures"]):
         kernels = of_class.get(row["class"], []) if "case" not in row else []
-        default = {"pick": "first", "needs_peer": "", "anchor": f"docs/failures.md#{name_of(row)}"}
+        default = {"pick": "first", "needs_peer": "", "anchor": f"docs/reference/failures.md#{name_of(row)}"}
         rows.append({**default, **row, "patterns": [*kernels, *row.get("patterns", [])]})
     return {**document, "failures": rows, "kernel": kernel}
 
@@ -229,7 +229,7 @@ def module(document: Mapping[str, Any]) -> str:
 
 
 def page(document: Mapping[str, Any]) -> str:
-    """Return docs/failures.md."""
+    """Return docs/reference/failures.md."""
 
     def again(name: str) -> str:
         return "no, the containers are left as they are" if name == "gate_error" else "yes" if name in document["transient"] else "no"
@@ -246,7 +246,7 @@ def page(document: Mapping[str, Any]) -> str:
         "",
         "*Again* is about a release that has passed its gate before. *yes*: the cause may pass by itself, and the agent starts the release again, with at most",
         "`vllm_tp2_attempts` starts in all. *no*: the agent does not start it again. A release that has never passed is not started again for any class.",
-        "See the [failure ladder](architecture.md#failure-ladder) for what follows.",
+        "See the [failure ladder](../architecture.md#failure-ladder) for what follows.",
         "",
         "| case | class | again | it means |",
         "|---|---|---|---|",

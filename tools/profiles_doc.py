@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Write docs/profiles.md from profiles/*.yml and the schema; with --check only test whether it is up to date."""
+"""Write docs/reference/profiles.md from profiles/*.yml and the schema; with --check only test whether it is up to date."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile.values impor
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve  # noqa: E402
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_schema import SCHEMA, resolved, types  # noqa: E402
 
-PAGE = ROOT / "docs" / "profiles.md"
+PAGE = ROOT / "docs" / "reference" / "profiles.md"
 HEAD = """\
 <!-- Written by tools/profiles_doc.py from profiles/*.yml: change those, then run it. -->
 # Profiles
@@ -35,7 +35,7 @@ gb10_profile: b12x-fp8-1m        # the default
 {table}
 
 Profiles whose image is available today come first: *pull* from a registry, then *build* from a Dockerfile
-([roles/image](../roles/image/README.md)). *missing* needs an image of your own, which you load. Sizes and the duration of a build are as published.
+([roles/image](../../roles/image/README.md)). *missing* needs an image of your own, which you load. Sizes and the duration of a build are as published.
 
 The pool is in effective tokens (maximum concurrency x context). The gate fails a boot below or above it. An estimate is the plan's for two nodes of
 121.69 GiB: no such boot is published, and the gate does not check it. A dash means not known.
@@ -56,7 +56,7 @@ and its image is built from a public repository. No profile was run on a GB10 by
 | `mods` | is a layer of its own over one of these |
 
 `NAME` can also be a folder `images/NAME/` in `gb10_profiles_directory` (it wins over a shipped one), or an absolute path. The folder is the build context.
-[roles/image](../roles/image/README.md#how-an-image-is-built) describes the build.
+[roles/image](../../roles/image/README.md#how-an-image-is-built) describes the build.
 
 ### Mods
 
@@ -141,7 +141,7 @@ gb10_profiles:
 - An unknown key, a value of the wrong type or a contradiction is an error with the key, the value and what is expected.
 - What contains the weights is mounted read-only (`"{{model_store}}:/models:ro"`), and each cache apart (`"{{model_store}}/vllm-cache:/models/vllm-cache"`).
 - A profile must not contain secrets. An API key is a variable of the role and reaches vLLM as `VLLM_API_KEY` from a file with mode 0600.
-- The shipped profiles listen on all addresses of the head, as their sources do. The first run makes an API key; see [security.md](security.md).
+- The shipped profiles listen on all addresses of the head, as their sources do. The first run makes an API key; see [security.md](../security.md).
 
 - A profile can also be a file, `own-profiles/mine.yml`, with the keys below `mine` and without the line `mine:`. `gb10_profiles_directory` is the folder.
 
@@ -250,7 +250,7 @@ is: it does not bound a step of the model. PyTorch's NCCL watchdog of 600 s stay
 Each folder of `container.cache_dirs` is mounted from `<folder>-<key>` on the node. The key is a hash of the image, the model, the number of ranks
 and `engine.args`. It also covers the variables that begin with {shaping}. Arguments that change no kernel are left out, such as `port`, `served-model-name`,
 `override-generation-config` and `gpu-memory-utilization`. So another image or shape never reads the artifacts of this one, and a rollback finds its
-warm cache. [The role `vllm_tp2`](../roles/vllm_tp2/README.md) creates, copies and removes these folders.
+warm cache. [The role `vllm_tp2`](../../roles/vllm_tp2/README.md) creates, copies and removes these folders.
 
 ### Ray
 

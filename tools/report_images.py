@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Write the pictures of docs/report.md: the page of tests/report_pages.py in headless Chromium, light and dark."""
+"""Write the pictures of docs/day-to-day.md: the page of tests/report_pages.py in headless Chromium, light and dark."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ EXAMPLES = r"""
 RETURN = r"""
 _list:
   description:
-    - The resolved profiles, one for each term. The keys are described in C(docs/profiles.md); V(name) and V(lineage) are added.
+    - The resolved profiles, one for each term. The keys are described in C(docs/reference/profiles.md); V(name) and V(lineage) are added.
     - V(image.build) is a path. With V(image.mods), V(image.reference) is the image with the mods, V(image.base) the one below them, and V(image.layer)
       their build context.
   type: list

@@ -16,7 +16,7 @@ description:
   - All top-level values are of the last boot in the log; RV(boots) has the same for each of the last 20.
   - An absent fact is V(null). A log without a banner is not a failure, it is V(unknown) or V(starting).
   - Values of keys and tokens are redacted in everything that is returned.
-  - The class of a failure is explained in docs/failures.md.
+  - The class of a failure is explained in docs/reference/failures.md.
 extends_documentation_fragment:
   - gb10.cluster.attributes
   - gb10.cluster.attributes.info
@@ -150,7 +150,7 @@ failure:
   returned: always
   contains:
     class:
-      description: Class, as in docs/failures.md.
+      description: Class, as in docs/reference/failures.md.
       type: str
       sample: kv_too_small
     line:
@@ -168,7 +168,7 @@ failure:
     anchor:
       description: Where it is explained.
       type: str
-      sample: docs/failures.md#kv_too_small
+      sample: docs/reference/failures.md#kv_too_small
     kind:
       description: V(strong) (the engine cannot live after it), V(weak) (a refused setting or request), V(tail) (a symptom).
       type: str

@@ -24,7 +24,7 @@ HOSTS, GROUP = "hosts.yml", "group_vars/gb10.yml"
 # The variables of GROUP, each with its comment.
 COMMENTS = {
     "ansible_user": "The user to log in as over SSH.",
-    "gb10_profile": "What to serve: a profile shipped in profiles/, or one of your own (docs/profiles.md).",
+    "gb10_profile": "What to serve: a profile shipped in profiles/, or one of your own (docs/reference/profiles.md).",
     "gb10_model_store": "Where the model weights are on both machines. Weights that no machine has are downloaded.",
     "gb10_fabric_cidrs": "The networks of the QSFP link, one for each rail.",
     "roce_foreign_policy": "What to do with the network configuration of other tools on the rails: adopt, replace or refuse.",

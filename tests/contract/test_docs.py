@@ -74,7 +74,7 @@ def repo(tmp_path: Path) -> Path:
     (role / "defaults" / "main.yml").write_text(DEFAULTS, encoding="utf-8")
     (role / "tasks" / "main.yml").write_text('- ansible.builtin.debug:\n    msg: "{{ image_state }}"\n', encoding="utf-8")
     (role / "README.md").write_text(README, encoding="utf-8")
-    for folder, name in (("docs", "inventory.md"), ("docs", "doctor.md"), ("roles/preflight", "README.md")):
+    for folder, name in (("docs", "inventory.md"), ("docs", "day-to-day.md"), ("roles/preflight", "README.md")):
         (tmp_path / folder).mkdir(exist_ok=True)
         shutil.copy(REPO / folder / name, tmp_path / folder / name)
     return tmp_path

@@ -53,5 +53,5 @@ def test_a_pair_with_nothing_installed_and_a_silent_node_is_reported_in_check_mo
 
 
 def test_every_finding_is_documented() -> None:
-    documented = set(re.findall(r"`([a-z0-9_]+)`", (REPO / "docs/doctor.md").read_text(encoding="utf-8")))
+    documented = set(re.findall(r"`([a-z0-9_]+)`", (REPO / "docs/day-to-day.md").read_text(encoding="utf-8")))
     assert {name for name in CHECKS if name not in IDS} | set(KINDS) <= documented

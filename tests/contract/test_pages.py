@@ -13,11 +13,11 @@ import yaml
 from playbook import REPO, Run
 from warm_playbook import ansible, run
 
-PAGES = [REPO / "README.md", *sorted((REPO / "docs").glob("*.md")), *sorted((REPO / "roles").glob("*/README.md"))]
+PAGES = [REPO / "README.md", *sorted((REPO / "docs").rglob("*.md")), *sorted((REPO / "roles").glob("*/README.md"))]
 FENCE = re.compile(r"^( *)```ya?ml\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"(?<=\n\n)((?: {4}[^\n]*\n)+)")
 PREFIXES = ("gb10_", *(f"{path.name}_" for path in (REPO / "roles").iterdir()))
-#: Variables with such a name in a file that is not an inventory: of the rulebook in docs/eda.md.
+#: Variables with such a name in a file that is not an inventory: of the rulebook in docs/keeps-serving.md.
 OTHER_FILES = {"gb10_eda_token"}
 
 
@@ -81,7 +81,7 @@ def validate(folder: Path, found: list[Snippet]) -> Run:
 def test_the_pages_have_snippets_of_each_kind() -> None:
     """A page that loses its block, or a block that is not recognized any more, is noticed."""
     assert {each.kind for each in ALL} == {"variables", "hosts", "inventory"}
-    assert {"docs/tuning.md", "docs/profiles.md", "docs/inventory.md", "docs/first-hour.md"} <= {each.page for each in ALL}
+    assert {"docs/tuning.md", "docs/reference/profiles.md", "docs/inventory.md", "docs/first-hour.md"} <= {each.page for each in ALL}
 
 
 def test_the_snippets_of_the_pages_are_accepted_as_they_are_printed(tmp_path: Path) -> None:

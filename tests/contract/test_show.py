@@ -79,7 +79,7 @@ def test_import_is_a_text_or_a_document(tmp_path: Path) -> None:
     assert [line for line in lines if line.startswith("recipe_version ")]
     (document,) = documents(play(tmp_path, "import", "-e", recipe, "-e", "output=json"))
     assert (document["schema"], document["profile"], document["state"]) == ("gb10.cluster/import/1", "next-80b", "unchanged")
-    row = next(line for line in (REPO / "docs/output.md").read_text(encoding="utf-8").splitlines() if line.startswith("| `import` |"))
+    row = next(line for line in (REPO / "docs/day-to-day.md").read_text(encoding="utf-8").splitlines() if line.startswith("| `import` |"))
     assert [key for key in document if key != "schema" and f"`{key}`" not in row] == []
     assert f"Next: {document['next']}" in lines
     assert document["next"] == "ansible-playbook gb10.cluster.validate -i hosts.yml -e gb10_profile=next-80b"

@@ -18,7 +18,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import 
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, load_test
 
 SCHEMA = "gb10.cluster/sanity/1"
-AGENT_HINT = "If an agent still shows garbage, see docs/garble.md: its session, its fallback models, its parameters."
+AGENT_HINT = "If an agent still shows garbage, see docs/tuning.md#garbled-replies: its session, its fallback models, its parameters."
 
 Prompts = Sequence[Mapping[str, Any]]
 #: Sends prompts, so many at once, and returns the replies.

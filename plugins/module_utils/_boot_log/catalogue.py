@@ -57,5 +57,5 @@ def user_entry(entry: dict[str, Any]) -> dict[str, Any]:
         "remedy_plain": entry["remedy"],
         "pick": "first",
         "needs_peer": "",
-        "anchor": str(entry.get("anchor") or f"docs/failures.md#{entry['class']}"),
+        "anchor": str(entry.get("anchor") or f"docs/reference/failures.md#{entry['class']}"),
     }

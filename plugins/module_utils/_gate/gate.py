@@ -48,7 +48,7 @@ def finding(kind: str, rank: Rank, weight: int, message: str, **more: Any) -> Fi
         "line": more.get("line", ""),
         "line_number": more.get("line_number"),
         "remedy": more.get("remedy") or remedy_of(kind),
-        "anchor": more.get("anchor") or f"docs/failures.md#{kind}",
+        "anchor": more.get("anchor") or f"docs/reference/failures.md#{kind}",
         "message": message,
         "weight": weight,
     }

@@ -109,7 +109,7 @@ def drift(alone: Mapping[str, Any], among: Mapping[str, Any], others: int) -> st
     return (
         f"without sampling, the reply to the same prompt is {reply.shown(dict(alone))[:80]!r} alone and {reply.shown(dict(among))[:80]!r} among"
         f" {others} others. Rounding can cause this."
-        " If replies mix contexts, the image lacks a concurrency fix (docs/garble.md)."
+        " If replies mix contexts, the image lacks a concurrency fix (docs/tuning.md#garbled-replies)."
     )
 
 
@@ -203,8 +203,8 @@ def complaint(group: str, rows: Sequence[Mapping[str, Any]]) -> str:
     elif single:
         remedy = reply.remedy([each for _row, fault in bad for each in fault["fault"].split("; ")]) or (
             "delete the folders of container.cache_dirs with their key on all ranks (a stale compile cache garbles), then compare weights and image of all"
-            " ranks (site.yml --tags image,weights). See docs/garble.md"
+            " ranks (site.yml --tags image,weights). See docs/tuning.md#garbled-replies"
         )
     else:
-        remedy = "one request alone is fine, so lower max-num-seqs, or take an image with the concurrency fixes. See docs/garble.md"
+        remedy = "one request alone is fine, so lower max-num-seqs, or take an image with the concurrency fixes. See docs/tuning.md#garbled-replies"
     return f"{group}: {len(bad)} of {total} replies are bad: {shown}{more}. Remedy: {remedy}."

@@ -108,15 +108,15 @@ def remedy(found: list[str]) -> str:
     if found and all(fault.startswith(LEAKED) for fault in found):
         return (
             "set reasoning-parser and tool-call-parser of engine.args to those of the model, and compare its chat template."
-            " If both are right, its image has a parser that does not know this form. See docs/garble.md"
+            " If both are right, its image has a parser that does not know this form. See docs/tuning.md#garbled-replies"
         )
     if found and all(fault.startswith(f"{EMPTY}: ") for fault in found):
         return (
             "check reasoning-parser in engine.args: the parser of another model takes the answer as reasoning."
-            " Else turn the reasoning off with chat_template_kwargs. See docs/garble.md"
+            " Else turn the reasoning off with chat_template_kwargs. See docs/tuning.md#garbled-replies"
         )
     if found and all(fault.startswith(f"{EMPTY}, ") for fault in found):
-        return "raise max_tokens if the model reasons, or turn its reasoning off with chat_template_kwargs in the body. See docs/garble.md"
+        return "raise max_tokens if the model reasons, or turn its reasoning off with chat_template_kwargs in the body. See docs/tuning.md#garbled-replies"
     return ""
 
 

@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Profiles as text: a table of all, a sheet for one; for playbooks/profiles.yml and docs/profiles.md."""
+"""Profiles as text: a table of all, a sheet for one; for playbooks/profiles.yml and docs/reference/profiles.md."""
 
 from __future__ import annotations
 

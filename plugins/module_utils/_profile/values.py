@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-# The fewest steps to a first boot: an image and weights that are downloaded, both pinned (docs/profiles.md).
+# The fewest steps to a first boot: an image and weights that are downloaded, both pinned (docs/reference/profiles.md).
 DEFAULT_PROFILE = "b12x-fp8-1m"
 
 # Arguments that the collection writes itself, and the placeholder that puts them at a source's place in the order.

@@ -14,7 +14,7 @@ from playbook import REPO
 
 SPECS: dict[str, Any] = {**CLUSTER_SPEC, **PLAYBOOK_SPEC, **{name: spec for options in load_specs().values() for name, spec in options.items()}}
 SHORT = names.short_names(SPECS)
-PAGES = [REPO / "README.md", *sorted(REPO.glob("docs/*.md")), *sorted(REPO.glob("roles/*/README.md"))]
+PAGES = [REPO / "README.md", *sorted(REPO.glob("docs/**/*.md")), *sorted(REPO.glob("roles/*/README.md"))]
 FILES = [*sorted(REPO.glob("inventories/*/**/*.yml")), *sorted(REPO.glob("playbooks/*.yml"))]
 
 

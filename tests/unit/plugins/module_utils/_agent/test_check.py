@@ -15,7 +15,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_prob
 RELEASE = {"release": "4f0c61d2a9be", "profile": "mine", "host": "10.0.0.11", "port": 8888}
 FRANCE = [{"prompt": "The capital of France is", "expect": "Paris"}]
 TWO = ["2 + 2?", "A colour?"]
-VERDICT = "pair1: 3 replies, none bad. If an agent still shows garbage, see docs/garble.md: its session, its fallback models, its parameters."
+VERDICT = "pair1: 3 replies, none bad. If an agent still shows garbage, see docs/tuning.md#garbled-replies: its session, its fallback models, its parameters."
 
 
 class Head:

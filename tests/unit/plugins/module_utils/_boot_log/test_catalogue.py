@@ -31,7 +31,7 @@ def test_finds_a_row_by_its_example(row: dict[str, Any]) -> None:
         facts = parse(f"{prefix}{row['example']}\n")
         assert facts["state"] == "failed"
         assert (facts["failure"]["class"], facts["failure"]["line_number"]) == (row["class"], 1)
-        assert facts["failure"]["anchor"] == f"docs/failures.md#{name_of(row)}"
+        assert facts["failure"]["anchor"] == f"docs/reference/failures.md#{name_of(row)}"
         assert "{" not in facts["failure"]["remedy"]
 
 
@@ -54,7 +54,7 @@ def test_finds_the_row_of_a_line() -> None:
     for name, line in WORDINGS:
         failure = parse(f"{line}\n")["failure"]
         found = (failure["anchor"], failure["class"]) if failure else None
-        if found != (None if name == "-" else (f"docs/failures.md#{name}", ROWS[name]["class"])):
+        if found != (None if name == "-" else (f"docs/reference/failures.md#{name}", ROWS[name]["class"])):
             wrong.append((name, line, found))
     assert wrong == []
 
@@ -107,7 +107,7 @@ FATAL = "CRITICAL 11-20 10:00:00 [core_client.py:361] Got fatal signal from work
 )  # fmt: skip
 def test_ranks_the_cause_first(log: str, case: str, number: int) -> None:
     failure = parse(log)["failure"]
-    assert (failure["anchor"], failure["line_number"]) == (f"docs/failures.md#{case}", number)
+    assert (failure["anchor"], failure["line_number"]) == (f"docs/reference/failures.md#{case}", number)
 
 
 @pytest.mark.parametrize("row", CATALOGUE, ids=list(ROWS))

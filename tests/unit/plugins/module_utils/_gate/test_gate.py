@@ -310,7 +310,7 @@ def test_a_container_that_does_not_start_has_a_remedy_of_its_own(error: str, wor
     decided = gate._state_finding(rank(1, start_error=error))
     assert decided is not None
     assert word in decided["remedy"]
-    assert decided["anchor"] == "docs/failures.md#start_failed"
+    assert decided["anchor"] == "docs/reference/failures.md#start_failed"
 
 
 def test_an_exit_by_a_signal_is_named() -> None:

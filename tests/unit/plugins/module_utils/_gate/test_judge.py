@@ -416,7 +416,7 @@ def test_cold_prompt_is_asked_once_with_time_for_its_length() -> None:
 
 
 def test_cold_prompt_with_tools_is_a_chat_whose_reply_is_judged() -> None:
-    """Garble of cold prompts: the reply begins in the middle of the prompt, or with a tool's schema (docs/garble.md)."""
+    """Garble of cold prompts: the reply begins in the middle of the prompt, or with a tool's schema (docs/tuning.md)."""
     criteria = {"cold_prefill_tokens": 20000, "cold_prefill_tools": True}
 
     def api(text: str) -> Any:

@@ -10,7 +10,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile import cache
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
 from shipped_profiles import LEAST, SHIPPED, place
 
-DOC = Path(__file__).resolve().parents[5] / "docs" / "profiles.md"
+DOC = Path(__file__).resolve().parents[5] / "docs" / "reference" / "profiles.md"
 BASE = "dspark-nvfp4-1m-seed"
 OPTIONS = {"model_store": "/srv/models", "content": "aaaa"}
 

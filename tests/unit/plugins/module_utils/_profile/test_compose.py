@@ -61,7 +61,7 @@ ALL_OPTIONS = {
     "env_file": "/opt/gb10/pair1/api_key",
 }
 EXPECTED: dict[str, dict[str, Any]] = yaml.safe_load((FIXTURES / "expected.yml").read_text())
-#: What the collection adds to every profile, and nothing else: docs/profiles.md has the same list.
+#: What the collection adds to every profile, and nothing else: docs/reference/profiles.md has the same list.
 ADDED = {
     "TRITON_CACHE_DIR": "{cache}/triton", "TORCHINDUCTOR_CACHE_DIR": "{cache}/inductor", "TILELANG_CACHE_DIR": "{cache}/tilelang",
     "FLASHINFER_WORKSPACE_BASE": "{cache}/flashinfer", "CUTE_DSL_CACHE_DIR": "{cache}/cute", "B12X_CUTE_COMPILE_CACHE_DIR": "{cache}/b12x",

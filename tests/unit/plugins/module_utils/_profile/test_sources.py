@@ -17,7 +17,7 @@ FIXTURES = Path(__file__).resolve().parents[3] / "fixtures" / "profiles"
 SOURCES: dict[str, dict[str, Any]] = yaml.safe_load((FIXTURES / "sources.yml").read_text())
 PROFILES = {name: resolve(name, SHIPPED) for name in SHIPPED}
 # Profiles whose image is not available. They go to profiles/examples/, or get one.
-# The collection writes these for every profile, and docs/profiles.md names them once.
+# The collection writes these for every profile, and docs/reference/profiles.md names them once.
 WIRING = {"host", "port", "served-model-name", "nnodes", "node-rank", "master-addr", "master-port", "distributed-executor-backend"}
 FABRIC = {"NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_SOCKET_IFNAME"}
 KEYS = {"served-model-name": "model.served_names", "revision": "model.revision"}
