@@ -118,7 +118,7 @@ def a_new_head(scene: Scene) -> None:
     """All of the collection is gone from the head, and its container serves on."""
     pair, row, key, before = scene.pair, scene.row("14"), scene.pair.key(), scene.pair.ids()
     wipe = f"systemctl stop gb10-agent; rm -rf {pair.places.all}; userdel --force gb10-agent; systemctl daemon-reload"
-    pair.on(1, f"{wipe}; rm -f /etc/machine-id; systemd-machine-id-setup", check=False)
+    pair.on(1, f"{wipe}; rm -f /etc/machine-id /var/lib/dbus/machine-id; systemd-machine-id-setup", check=False)
     doctor, run = pair.at_once(pair.begin("doctor"), pair.begin("bring up", *ONLY_SERVING))
     row.ran(doctor, doctor.code)
     row.hides(doctor, "clients get no reply", "ModuleNotFoundError")
