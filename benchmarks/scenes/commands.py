@@ -41,7 +41,8 @@ def a_hook(scene: Scene) -> None:
     row.must(wait_for(lambda: "notice" in pair.on_node("status").text, 40, 2), "`gb10 status` does not show that notices fail")
     row.shows(row.ran(pair.on_node("status")), r"\d+ notices? failed")
     row.should(bool(pair.events(since, r"(?i)hook|notice")), "gb10 events have nothing of it")
-    row.must(pair.on(1, "pgrep -f '[s]leep 600' || true").strip() == "", "the hook still hangs")
+    ended = wait_for(lambda: not pair.on(1, "pgrep -f '[s]leep 600' || true").strip(), 60, 1)  # 10 s for each event
+    row.must(ended, "the hook still hangs")
     pair.site()
 
 
