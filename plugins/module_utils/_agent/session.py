@@ -50,7 +50,7 @@ def cause_of(stderr: str, code: int | None) -> str:
     if found:
         return str(found[-1]).strip().rstrip(".")
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    return lines[-1][:200].rstrip(".") if lines else f"ssh ended with exit code {code} and without a message"
+    return lines[-1][:200].rstrip(".") if lines else f"its connection over the rail has ended, exit code {code} of ssh"
 
 
 class ThreadJob:

@@ -99,7 +99,7 @@ def test_the_head_has_only_the_verbs_of_the_session(wire: Wire) -> None:
         ("ssh: connect to host 192.168.200.12 port 22: No route to host\r\n", "No route to host"),
         ("connect failed: /run/gb10-agent/session.sock: Connection refused\n", "connect failed: /run/gb10-agent/session.sock: Connection refused"),
         ("Something new.\n", "Something new"),
-        ("\n", "ssh ended with exit code 255 and without a message"),
+        ("\n", "its connection over the rail has ended, exit code 255 of ssh"),
     ],
 )  # fmt: skip
 def test_a_failed_connection_is_a_lost_rank_with_its_cause(wire: Wire, monkeypatch: pytest.MonkeyPatch, stderr: str, cause: str) -> None:
