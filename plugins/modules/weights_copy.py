@@ -277,7 +277,7 @@ def offer(module: AnsibleModule, job: Job, path: str) -> dict[str, Any]:
     params = module.params
     if not params["fabric"] or not params["allow"] or not params["keys"]:
         raise JobError("files are offered to named peers only, and the serving group has no fabric addresses or no keys: set gb10_fabric_cidrs")
-    need_programs(module, "rrsync", "sshd", "ssh-keygen")
+    need_programs(module, *rail_copy.SERVES)
     root = model_folder.place_of(path, params["store"])
     os.close(plain.open_folder(root))
     port = free_port(params["fabric"], params["port"])
@@ -390,7 +390,7 @@ def main() -> None:
         if state in ("prepared", "offered") and module.check_mode:
             module.exit_json(changed=True)
         if state == "prepared":
-            need_programs(module, "rsync", "ssh", "ssh-keygen", "sha256sum")
+            need_programs(module, *rail_copy.FETCHES, "sha256sum")
             fetches.prepare()
             module.exit_json(changed=True, public_key=make_key(fetches, rail_copy.KEY))
         if state == "offered":

@@ -12,10 +12,13 @@ import pwd
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, config
 from ansible_collections.gb10.cluster.plugins.module_utils._common.terminal import printable
+
+if TYPE_CHECKING:
+    from ansible_collections.gb10.cluster.plugins.module_utils._agent.session import Peer
 
 DIFFERS = 2  # exit code if the group is not as desired
 PARTLY = 3  # exit code if a part of the ranks cannot be read
@@ -67,12 +70,12 @@ class Group:
             raise CommandError(self.strange)
         return client.send({**arguments, "verb": verb}, socket=self.admin, timeout=timeout)
 
-    def peers(self) -> list[Any]:
+    def peers(self) -> list[Peer]:
         """Return the sessions to the other ranks; a worker has none."""
-        from ansible_collections.gb10.cluster.plugins.module_utils._agent.session import Peer  # a verb of this node needs none
+        from ansible_collections.gb10.cluster.plugins.module_utils._agent.session import Peer as Session  # a verb of this node needs none
 
         head = str(self.config["head_id"])
-        return [Peer(peer, self.name, head, keys_dir=self._keys_dir, run_dir=self._run_dir, master=False) for peer in self.config["peers"]]
+        return [Session(peer, self.name, head, keys_dir=self._keys_dir, run_dir=self._run_dir, master=False) for peer in self.config["peers"]]
 
     def need_head(self, what: str) -> None:
         """Raise CommandError on a worker."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
+import shutil
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,7 +28,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._release import files
 from ansible_collections.gb10.cluster.plugins.module_utils._release import release as releases
 from ansible_collections.gb10.cluster.plugins.module_utils._release.brief import brief
 from ansible_collections.gb10.cluster.plugins.module_utils._release.group import RESTORES, rank_fault
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer.model_folder import free_bytes
 
 BANDWIDTH = "/var/lib/gb10-cluster/roce/bandwidth.json"
 IDLE_POWER = "idle_power_w"
@@ -72,7 +72,7 @@ def full(folder: str, engine: str) -> list[str]:
     paths = [folder]
     with contextlib.suppress(client.DockerError):
         paths.append(str(client.parsed(client.get("/info", socket_path=engine), engine)["DockerRootDir"]))
-    return [path for path in paths if os.path.isdir(path) and free_bytes(path) < FULL_BYTES]
+    return [path for path in paths if os.path.isdir(path) and shutil.disk_usage(path).free < FULL_BYTES]
 
 
 def alive(folder: str, ask: Mapping[str, Any], keep: bool = True) -> dict[str, Any]:

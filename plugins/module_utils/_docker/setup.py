@@ -61,6 +61,7 @@ class Setup:
         """Return the engine as it is."""
         shown = dict(line.split("=", 1) for line in self.output("systemctl", "show", UNIT, "-p", PROPERTIES).splitlines() if "=" in line)
         pid = int(shown.get("MainPID") or 0)
+        words = ((self.node.read(f"/proc/{pid}/cmdline") if pid else None) or "").split("\0")
         version, error = None, ""
         try:
             version = str(client.version(self.socket).get("Version"))
@@ -72,7 +73,7 @@ class Setup:
             enabled=shown.get("UnitFileState", "").startswith("enabled"),
             pid=pid,
             invocation=shown.get("InvocationID", ""),
-            flags=tuple(word for word in ((pid and self.node.read(f"/proc/{pid}/cmdline")) or "").split("\0")[1:] if word.startswith("--")),
+            flags=tuple(word for word in words[1:] if word.startswith("--")),
             unit_memlock=engines.parse_unit_limit(shown.get("LimitMEMLOCK", "")),
             memlock=engines.hard_memlock(self.node.read(f"/proc/{pid}/limits")) if pid else None,
             version=version,

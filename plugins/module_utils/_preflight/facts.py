@@ -29,11 +29,12 @@ from ansible_collections.gb10.cluster.plugins.module_utils._host.command import 
 from ansible_collections.gb10.cluster.plugins.module_utils._host.memory import UmaError
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, Runner
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight import parse, sleep
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer import rail_copy
 
 Record = dict[str, Any]
 
 GIB = 1 << 30
-COPY_PROGRAMS = ("rsync", "rrsync", "ssh", "ssh-keygen", "sshd")  # of the copies between the ranks
+COPY_PROGRAMS = tuple(dict.fromkeys((*rail_copy.FETCHES, *rail_copy.SERVES)))  # each rank can be either end
 GRACE = 5.0  # seconds for a program that timeout(1) has ended
 # name below cmd/ of a captured tree -> the command that prints it on a live node
 RECORDED: dict[str, list[str]] = {

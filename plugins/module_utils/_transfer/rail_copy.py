@@ -24,6 +24,8 @@ ACCOUNTS = {
     "etc/passwd": "root:x:0:0::/:/bin/sh\nsshd:x:65534:65534::/run/sshd:/usr/sbin/nologin\n", "etc/group": "root:x:0:\nnogroup:x:65534:\n",
 }  # fmt: skip
 SERVER_CAPABILITIES = "CAP_SYS_CHROOT CAP_SETUID CAP_SETGID CAP_KILL"  # of sshd, which gives its process without a login to the user sshd
+#: Programs of the ends of a copy, in the packages rsync and openssh-server.
+SERVES, FETCHES = ("rrsync", "sshd", "ssh-keygen"), ("rsync", "ssh", "ssh-keygen")
 NAME = "gb10-copy"  # of the serving end in known_hosts
 KEY, HOST_KEY = "key", "host_key"  # in the folder of the job
 IDLE_ROUNDS = 60  # of ten seconds without a connection, after which the serving end stops. A slow disk takes some of them to check a file.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -40,7 +42,7 @@ def test_full_file_systems_are_those_of_the_group_and_of_the_data_of_the_docker_
     data = tmp_path / "data"
     data.mkdir()
     free = {str(tmp_path): 2**20, str(data): 0}
-    monkeypatch.setattr(look, "free_bytes", free.__getitem__)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free[path]))
     with serving(tmp_path / "docker.sock") as engine:
         engine.info["DockerRootDir"] = str(data)
         assert look.full(str(tmp_path), str(tmp_path / "docker.sock")) == [*free]
