@@ -201,6 +201,11 @@ engine_error:
   type: str
   returned: always
   sample: ""
+settings:
+  description: The profile, the image and the arguments of the engine of the current release; empty without one.
+  type: dict
+  returned: always
+  sample: {profile: gpt-oss-120b, image: "vllm/vllm-openai:v0.11.0", max-model-len: 131072}
 inputs:
   description: A hash over what the current release was rendered from; empty without a current release.
   type: str

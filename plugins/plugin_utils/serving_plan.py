@@ -87,6 +87,17 @@ def criteria_of(profile: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
+def settings_of(profile: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a release by which an owner knows it: the profile, the image, and the arguments of the engine."""
+    return {"profile": profile["name"], "image": profile["image"]["reference"], **profile["engine"]["args"]}
+
+
+def settings_changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Return how the settings of a release change, one phrase each; of another profile only its name. None if the old ones are not known."""
+    changed = standing.differences(old, {**dict.fromkeys(old), **new}) if old else []
+    return [each for each in changed if each.startswith("profile ")] or changed
+
+
 def image_of(infos: Infos, rank: int) -> dict[str, str]:
     """Return from which image a rank starts: `id` on its node, and `fingerprint`, the content that all ranks share.
 
@@ -154,6 +165,7 @@ def rank_of(here: Place, infos: Infos) -> dict[str, Any]:
         "group": group["name"], "profile": profile["name"], "host": profile["engine"]["api"]["host"], "port": profile["engine"]["api"]["port"],
         "lead": profile["launch"]["worker_lead_seconds"], "criteria": here.criteria, "has_key": bool(head and "VLLM_API_KEY" in names),
         "image": {"reference": profile["image"]["reference"], **image}, "model": paths["model"] or "", "caches": rendered["caches"],
+        "settings": settings_of(profile),
         "inputs": releases.release_id(inputs), **({"drafter": paths["drafter"]} if paths["drafter"] else {}),
         # What the agent resolves at each start, since a reboot can change it; null if the user sets the variables.
         "fabric": None if options["fabric_env"] else {"addresses": group["fabric"], "interfaces": options["interfaces"], "skip": [*options["extra_env"]]},
@@ -209,6 +221,7 @@ def _reasons(here: Place, infos: Infos, release: str, judged: Mapping[str, Any])
         for number, (host, info) in enumerate(zip(here.hosts, infos))
         for reason in releases.start_reasons(info, release, f"rank {number} on {host}", None if number else alive, restart, judged)
     ]
+    found += settings_changed(infos[0].get("settings") or {}, settings_of(here.profile)) if found else []
     return list(dict.fromkeys([*found, *([f"the API needs the new key in {key['path']} on {here.hosts[0]}"] if here.makes_key and key.get("new") else [])]))
 
 

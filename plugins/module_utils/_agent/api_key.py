@@ -23,10 +23,10 @@ NAME = "VLLM_API_KEY="
 FORM = re.compile(rf"(?:{NAME})?([A-Za-z0-9_-]{{20,200}})")
 
 
-def _made(folder: Folder, line: str) -> str | None:
-    """Write this line, or a key that is made. Return the text of the file if another run has made one meanwhile, else None. Raises OSError."""
+def _made(folder: Folder, key: str) -> str | None:
+    """Write this key, or one that is made. Return the text of the file if another run has made one meanwhile, else None. Raises OSError."""
     try:
-        folder.write(API_KEY, f"{line or NAME + secrets.token_urlsafe(32)}\n", new=True)
+        folder.write(API_KEY, f"{NAME}{key or secrets.token_urlsafe(32)}\n", new=True)
     except FileExistsError:
         return folder.text(API_KEY)
     return None
@@ -50,11 +50,11 @@ def _environments(group: str) -> list[list[str]]:
     return [list((each.get("Config") or {}).get("Env") or []) for each in running if each]
 
 
-def _line_in_use(directory: str, group: str) -> str:
-    """Return the line of the key that the group runs with if its folder was lost as a whole, else empty: who removes the file wants a new key."""
+def in_use(directory: str, group: str) -> str:
+    """Return the key that the group runs with if its folder was lost as a whole, else empty: who removes the file wants a new key."""
     if os.path.lexists(os.path.join(directory, "releases")):
         return ""
-    found = {line for each in _environments(group) for line in each if line.startswith(NAME) and FORM.fullmatch(line)}
+    found = {match[1] for each in _environments(group) for line in each if line.startswith(NAME) and (match := FORM.fullmatch(line))}
     return found.pop() if len(found) == 1 else ""
 
 
@@ -70,10 +70,10 @@ def keep(directory: str, group: str, check: bool) -> dict[str, Any]:
     try:
         text = folder.text(API_KEY)
         if text is None:
-            line = _line_in_use(directory, group)
-            text = None if check else _made(folder, line)
+            known = in_use(directory, group)
+            text = None if check else _made(folder, known)
             due = text is None
-            new = due and not line
+            new = due and not known
         if text is not None:
             line = _line_of(text)
             due = text != f"{line}\n" or stat.S_IMODE(os.stat(path).st_mode) != 0o600

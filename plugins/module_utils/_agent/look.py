@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import config, history, info
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import api_key, config, history, info
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import Store
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.container import with_container
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog
@@ -78,7 +78,7 @@ def full(folder: str, engine: str) -> list[str]:
 def alive(folder: str, ask: Mapping[str, Any], keep: bool = True) -> dict[str, Any]:
     """Request a completion of the API of this node, see liveness. `ask` has fields of liveness.Ask; `keep` whether the idle power may be stored."""
     try:
-        key = api_probe.read_key(key_files(folder))
+        key = api_probe.read_key(key_files(folder)) or api_key.in_use(folder, os.path.basename(folder))
     except OSError as error:
         return {"outcome": "", "text": api_probe.sentence(error)}
     given = {name: value for name, value in ask.items() if value is not None}
@@ -111,6 +111,7 @@ def read(
     containers, kept, found, memory, problem = node.look(group, folder, image, engine)
     receipt = node.receipt_of(folder, node.judged(current, containers))
     weights = node.weights_of(model, drafter)
+    release = node.read_json(os.path.join(folder, "current", "release.json"))
     return {
         "current": current,
         "releases": kept,
@@ -126,7 +127,8 @@ def read(
         "memory": {**memory, **node.gpu_memory(containers)},
         "others": [] if problem else node.other_groups(group, engine),
         "engine_error": problem,
-        "inputs": str(node.read_json(os.path.join(folder, "current", "release.json")).get("inputs") or ""),
+        "inputs": str(release.get("inputs") or ""),
+        "settings": release.get("settings") or {},
         "collective": str(node.read_json(os.path.join(folder, collective.KEPT)).get("key") or ""),
         "agent": info.read(machine, head, directory=directory),
     }

@@ -17,6 +17,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files impo
 COMPOSE = "compose.yaml"
 SECRETS = "secrets.env"
 RECEIPT = "receipt.json"
+DERIVED = ("caches", "inputs", "release")  # of release.json
 ROLLBACK = "rollback.json"  # in the folder of the group: from which release to which it was rolled back last
 
 
@@ -48,9 +49,19 @@ def diff_of(change: FileChange, before_mode: int, current: str = "") -> dict[str
     if not change.changed:
         return change._replace(before=f"mode {before_mode:04o}\n", after=f"mode {change.mode:04o}\n").diff()
     path = os.path.join(current, os.path.basename(change.path))
-    if change.before is None and current and found(path)[0] is not None:
-        return {**change._replace(before=found(path)[0]).diff(), "before_header": path}
-    return change.diff()
+    before = found(path)[0] if change.before is None and current else None
+    if before is None:
+        return change.diff()
+    old, new = (os.path.basename(os.path.dirname(os.path.realpath(each))) for each in (path, change.path))
+    shown = change._replace(before=_without_derived(path, before.replace(old, new)), after=_without_derived(path, change.after or ""))
+    return {**shown.diff(), "before_header": path}
+
+
+def _without_derived(path: str, text: str) -> str:
+    """Return a file of a release without what follows from the rest of it: it would hide the change in a difference of two releases."""
+    if os.path.basename(path) != "release.json" or not readable(text):
+        return text
+    return json.dumps({key: value for key, value in loads(text).items() if key not in DERIVED}, indent=4, sort_keys=True) + "\n"
 
 
 def readable(text: str | None) -> bool:

@@ -62,6 +62,18 @@ def test_check_mode_predicts_the_change_and_writes_nothing(capsys: pytest.Captur
     assert predicted["diff"] == done["diff"]
 
 
+def test_the_next_release_is_compared_with_the_current_one_without_what_follows_from_the_change(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def files(release: str, context: int) -> dict[str, str]:
+        made = {"caches": [f"/cache-{context}"], "inputs": f"i{context}", "release": release, "settings": {"max-model-len": context}}
+        return {"compose.yaml": f"labels: {release}\ncommand: {context}\n", "release.json": json.dumps(made)}
+
+    run(capsys, tmp_path, release="1a2b", files=files("1a2b", 4096))
+    (tmp_path / "current").symlink_to("releases/1a2b")
+    found = {Path(each["before_header"]).name: each for each in run(capsys, tmp_path, files=files("4f0c", 2048))["diff"]}
+    assert (found["compose.yaml"]["before"], found["compose.yaml"]["after"]) == ("labels: 4f0c\ncommand: 4096\n", "labels: 4f0c\ncommand: 2048\n")
+    assert [json.loads(found["release.json"][side]) for side in ("before", "after")] == [{"settings": {"max-model-len": size}} for size in (4096, 2048)]
+
+
 @pytest.mark.parametrize("lost", [None, '{"passed": tr'], ids=["absent", "cut off"])
 def test_a_lost_receipt_that_is_restored_is_a_change(capsys: pytest.CaptureFixture[str], tmp_path: Path, lost: str | None) -> None:
     run(capsys, tmp_path, files=FILES)

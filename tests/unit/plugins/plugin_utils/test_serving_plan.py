@@ -81,6 +81,15 @@ def test_a_release_of_the_same_inputs_stays_until_a_restart_is_asked_for() -> No
     assert (found["do"], found["reasons"]) == ("start", [f"release r1 -> {release}"])
 
 
+def test_a_start_of_another_release_names_the_settings_that_change() -> None:
+    now = plans.settings_of(resolved_profile("dspark-nvfp4-1m-seed"))
+    head = info("r1", "r1", settings={**now, "max-model-len": 4096, "enforce-eager": True})
+    assert decide([head, info("r1", "r1")])["reasons"][1:] == [f"max-model-len 4096 -> {now['max-model-len']}", "enforce-eager True -> None"]
+    other = info("r1", "r1", settings={**now, "profile": "old", "max-model-len": 4096})
+    assert decide([other, other])["reasons"][1:] == ["profile old -> dspark-nvfp4-1m-seed"]
+    assert decide([info("r1", "r1", settings=now)] * 2)["reasons"][1:] == []
+
+
 def test_a_dead_api_of_the_head_and_a_new_key_are_reasons() -> None:
     release = today([info(), info()], api_open=False)
     key = {"path": "/opt/g/pair1/api_key", "new": True, "due": True}

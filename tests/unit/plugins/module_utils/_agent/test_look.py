@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, look
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import api_key, client, look
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import liveness
 from unit.fixtures.docker.engine import serving
 
@@ -56,6 +56,17 @@ def test_an_api_that_refuses_the_key_names_the_file_that_is_missing_or_differs(t
     assert look.alive(str(tmp_path), {"url": "http://127.0.0.1:9"})["text"] == "HTTP 401: the file of the API key is missing on the head"
     (tmp_path / "api_key").write_text("VLLM_API_KEY=other\n", encoding="utf-8")
     assert look.alive(str(tmp_path), {"url": "http://127.0.0.1:9"})["text"].endswith("the container has another API key than the files on the head")
+
+
+def test_a_head_that_lost_its_folder_is_asked_with_the_key_of_its_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys: list[str] = []
+    monkeypatch.setattr(liveness.Watch, "__init__", lambda _watch, ask: keys.append(ask.key))
+    monkeypatch.setattr(liveness.Watch, "check", lambda _watch: {"http_status": 200})
+    monkeypatch.setattr(api_key, "_environments", lambda _group: [["A=b", "VLLM_API_KEY=the-key-of-the-container"]])
+    look.alive(str(tmp_path / "pair1"), {"url": "http://127.0.0.1:9"})
+    put(tmp_path, "releases/4f0c/compose.yaml", "services: {}\n")
+    look.alive(str(tmp_path / "pair1"), {"url": "http://127.0.0.1:9"})
+    assert keys == ["the-key-of-the-container", ""], "who removes the file alone wants a new key"
 
 
 def test_node_without_anything_returns_empty_records(tmp_path: Path) -> None:
