@@ -46,39 +46,39 @@ def test_a_rank_that_dies_in_its_boot_is_named_with_its_host(served: Owner) -> N
     assert served.serves()
 
 
-def test_an_unknown_flag_is_named(served: Owner) -> None:
-    failed_boot(served, "bad_argument", "no-such-flag", extra_arguments={"no-such-flag": True})
+def test_an_unknown_flag_is_named(known: Owner) -> None:
+    failed_boot(known, "bad_argument", "no-such-flag", extra_arguments={"no-such-flag": True})
 
 
 @pytest.mark.parametrize(("fault", "rank", "failure"), [("1 lack", 1, "weights_missing"), ("0 corrupt", 0, "weights_corrupt")])
-def test_a_model_that_a_rank_cannot_load_is_named_by_rank(served: Owner, fault: str, rank: int, failure: str) -> None:
-    served.fault(fault)
-    failed_boot(served, f"rank {rank} on lab-{rank + 1}: {failure}")
+def test_a_model_that_a_rank_cannot_load_is_named_by_rank(known: Owner, fault: str, rank: int, failure: str) -> None:
+    known.fault(fault)
+    failed_boot(known, f"rank {rank} on lab-{rank + 1}: {failure}")
 
 
 @pytest.mark.parametrize("port", [8000, 29501], ids=["api", "rendezvous"])
-def test_a_port_that_another_process_has_is_named(served: Owner, port: int) -> None:
-    served.on_node("stop").passed()
+def test_a_port_that_another_process_has_is_named(known: Owner, port: int) -> None:
+    known.on_node("stop").passed()
     listen = f"import socket, time; s = socket.create_server(('0.0.0.0', {port})); time.sleep(600)"
-    served.on(1, f'systemd-run --quiet --collect --unit squatter python3 -c "{listen}"')
+    known.on(1, f'systemd-run --quiet --collect --unit squatter python3 -c "{listen}"')
     try:
-        failed_boot(served, "rank 0 on lab-1: addr_in_use")
+        failed_boot(known, "rank 0 on lab-1: addr_in_use")
     finally:
-        served.on(1, "systemctl stop squatter")
+        known.on(1, "systemctl stop squatter")
 
 
-def test_a_boot_that_stands_still_is_ended(served: Owner) -> None:
-    served.fault("1 hang rendezvous")
-    failed_boot(served, "rendezvous", phase_seconds={"rendezvous": 15})
+def test_a_boot_that_stands_still_is_ended(known: Owner) -> None:
+    known.fault("1 hang rendezvous")
+    failed_boot(known, "rendezvous", phase_seconds={"rendezvous": 15})
 
 
-def test_evidence_of_a_failed_boot_is_kept_for_both_ranks_and_has_no_secret(served: Owner) -> None:
-    key, token = served.key(), "net-secret-27d1ab"
+def test_evidence_of_a_failed_boot_is_kept_for_both_ranks_and_has_no_secret(known: Owner) -> None:
+    key, token = known.key(), "net-secret-27d1ab"
     assert key
-    served.fault("1 die load", f"0 print print-mark {key}", f"1 print print-mark HF_TOKEN={token}")  # the worker has no API key that it could print
-    run = failed_boot(served, "rank 1 on lab-2")
+    known.fault("1 die load", f"0 print print-mark {key}", f"1 print print-mark HF_TOKEN={token}")  # the worker has no API key that it could print
+    run = failed_boot(known, "rank 1 on lab-2")
     assert key not in run.text
-    files = [path for path in (served.folder / "evidence").rglob("rank*.txt") if "rank" in path.name]
+    files = [path for path in (known.folder / "evidence").rglob("rank*.txt") if "rank" in path.name]
     newest = max(files, key=lambda path: path.stat().st_mtime).parent
     kept = sorted(path.name for path in newest.glob("rank*.txt"))
     assert kept == ["rank0-lab-1.txt", "rank1-lab-2.txt"]
@@ -101,15 +101,15 @@ def test_nccl_over_tcp_is_refused_where_the_profile_wants_rdma(served: Owner) ->
     assert served.serves()
 
 
-def test_a_wrong_answer_fails_the_gate(served: Owner) -> None:
-    served.fault("0 garble")
-    failed_boot(served, "completion_wrong", "Paris")
+def test_a_wrong_answer_fails_the_gate(known: Owner) -> None:
+    known.fault("0 garble")
+    failed_boot(known, "completion_wrong", "Paris")
 
 
-def test_too_little_memory_refuses_the_start_and_names_both_figures(served: Owner) -> None:
-    run = served.run("bring up", *ONLY_SERVING, free_memory=0.999, wait_seconds=1, **ONE_ATTEMPT)
+def test_too_little_memory_refuses_the_start_and_names_both_figures(known: Owner) -> None:
+    run = known.run("bring up", *ONLY_SERVING, free_memory=0.999, wait_seconds=1, **ONE_ATTEMPT)
     run.failed("lab-1", "lab-2", r"\d\.\d GiB of \d+\.\d GiB of memory are (free|available)\b.* and \d+\.\d GiB are wanted before a start")
-    assert served.gone()
+    assert known.gone()
 
 
 def test_an_image_that_a_rank_lacks_stops_nothing(served: Owner) -> None:
@@ -123,7 +123,7 @@ def test_an_image_that_a_rank_lacks_stops_nothing(served: Owner) -> None:
     assert served.serves()
 
 
-def test_the_receipt_of_a_failed_boot_lists_what_did_not_hold(served: Owner) -> None:
-    served.run("bring up", *ONLY_SERVING, gate={"effective_tokens": {"min": 4200000}, "engine": {"eager": False}}, requests=2, rollback=False).failed()
-    receipt = json.loads(max((served.folder / "receipts/pair1").glob("*-failed.json")).read_text(encoding="utf-8"))
+def test_the_receipt_of_a_failed_boot_lists_what_did_not_hold(known: Owner) -> None:
+    known.run("bring up", *ONLY_SERVING, gate={"effective_tokens": {"min": 4200000}, "engine": {"eager": False}}, requests=2, rollback=False).failed()
+    receipt = json.loads(max((known.folder / "receipts/pair1").glob("*-failed.json")).read_text(encoding="utf-8"))
     assert {check["class"] for check in receipt["checks"] if check["ok"] is False} == {"pool_below_floor", "engine_differs"}
