@@ -120,7 +120,9 @@ def serves(_head: Rank, group: Group) -> Iterator[Event]:
         yield sentence
         return
     wedged = state == "down" and group.liveness.get("outcome") == "wedged"
-    yield found(sentence, severity=INFO if group.status["ok"] else "", name=f"engine_{'wedged' if wedged else state}")
+    away = ", ".join(rank.host for rank in group.ranks if not rank.read)  # site.yml refuses a group that is not whole
+    remedy, command = (f"let {away} answer first: a group is started on all ranks or on none", "{play}status{end}") if away else ("", "")
+    yield found(sentence, remedy, severity=INFO if group.status["ok"] else "", name=f"engine_{'wedged' if wedged else state}", command=command)
 
 
 def _state_of(rank: Rank) -> Mapping[str, Any]:

@@ -139,6 +139,9 @@ def test_checks_of_half_a_pair_are_those_that_ran_on_the_other_half() -> None:
     data = report(group(second=lost(1), named=""))
     assert found(data)["reachable"]["command"] == "ssh -p 2222 nvidia@10.0.0.12 true"
     assert {each["reason"] for each in data["not_checked"] if each["hosts"] == ["spark-2"]} == {"the node was not read"}
+    down = found(report(group(rank(0, info=info(0, containers=[]), log={}), lost(1), named="", liveness={})))["engine_down"]
+    assert down["remedy"].startswith("let spark-2 answer first")
+    assert "site.yml" not in down["command"], "it is refused"
     texts = {area: data["passed"].get(area, "").split("; ")[0] for area in CHECKED}
     passed = {area: int(text.split()[0]) for area, text in texts.items() if text.endswith((" check", " checks"))}
     expected = {area: sum(CHECKS[name].area == area and CHECKS[name].of != PAIR for name in IDS) for area in CHECKED}
