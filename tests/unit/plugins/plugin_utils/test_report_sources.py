@@ -68,16 +68,15 @@ def test_damaged_record_of_an_earlier_report_counts_as_missing(tmp_path: Path, t
     assert report_sources.nodes_of(HOSTS, {}, tmp_path)["spark-1"] == {"problem": "it is not in this run"}
 
 
-def test_receipts_are_read_by_their_name_and_damaged_ones_are_counted(tmp_path: Path) -> None:
+def test_receipts_are_read_by_their_name_without_damaged_ones(tmp_path: Path) -> None:
     put(tmp_path, "20261125T070000Z-4f0c-passed.json", RECEIPT)
     put(tmp_path, "last-good.json", RECEIPT)
     put(tmp_path, report_sources.CACHE, {})
     for number, content in enumerate(("", "{", [])):
         put(tmp_path, f"2026112{number}-4f0c-failed.json", content)
-    found, note = report_sources.receipts_in(tmp_path)
+    found = report_sources.receipts_in(tmp_path)
     assert found == [{"release": "4f0c", "profile": "p", "time": "2026-11-25T07:00:00Z", "passed": True, "seconds": 50.0, "ranks": [{"rank": 0}], "models": []}]
-    assert note == f"3 of 4 receipts in {tmp_path} cannot be read and are left out."
-    assert report_sources.receipts_in(tmp_path / "none") == ([], "")
+    assert report_sources.receipts_in(tmp_path / "none") == []
 
 
 def test_last_readable_bench_of_the_group_counts(tmp_path: Path) -> None:
@@ -103,8 +102,3 @@ def test_last_speed_of_each_level_of_the_last_release_counts(tmp_path: Path) -> 
     put(tmp_path, "speed-6.json", '{"levels": ')
     put(tmp_path, "speed-8.json", {"release": "9b1e", "levels": []})
     assert report_sources.speeds_in(tmp_path)["release"] == "9b1e"
-
-
-def test_profile_without_figures_or_memory_has_no_estimate() -> None:
-    assert report_sources.estimates_of({"name": "p"}, [RECEIPT]) == {}
-    assert report_sources.estimates_of({"name": "other"}, [RECEIPT]) == {}
