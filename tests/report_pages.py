@@ -104,9 +104,6 @@ def pair() -> dict[str, Any]:
         ],
         "profiles": profiles,
         "bench": {"at": "2026-11-24 11:00", "release": "9b1e61d2a9be", "rows": [level(1, 53.9), level(2, 62.1), level(4, 80.0), level(6, 101.2)]},
-        "speeds": {"release": "9b1e61d2a9be", "profile": PROFILE, "levels": [
-            {"concurrency": 6, "at": "2026-11-24T12:00:00Z", "tok_s": 98.4}, {"concurrency": 1, "at": "2026-11-24T11:50:00Z", "tok_s": 52.0},
-        ]},
     }  # fmt: skip
 
 
@@ -126,5 +123,5 @@ def recorded(state: str) -> dict[str, Any]:
         nodes[host]["problem"] = problem
     return {
         "group": "pair1", "hosts": hosts, "made": "2026-11-25 08:00", "status": found, "nodes": nodes, "receipts": receipts,
-        "profiles": {}, "bench": report_sources.bench_in(folder, "pair1"), "speeds": {},
+        "profiles": {}, "bench": report_sources.bench_in(folder, "pair1"),
     }  # fmt: skip

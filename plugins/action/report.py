@@ -52,8 +52,8 @@ class ActionModule(ActionBase):
                 if node["problem"]:
                     shown = f"What is shown of it was read at {node['read_at']}." if node.get("read_at") else "Nothing is known of it."
                     notes.append(f"{host} was not read: {node['problem']}. {shown}")
-            measured = report_sources.bench_in(Path(args["bench"]), name), report_sources.speeds_in(folder), utc.stamp()[:16].replace("T", " ")
-            page = report_data.plan(name, hosts, args["status"], nodes, receipts, args["profiles"], *measured, notes)
+            bench, made = report_sources.bench_in(Path(args["bench"]), name), utc.stamp()[:16].replace("T", " ")
+            page = report_data.plan(name, hosts, args["status"], nodes, receipts, args["profiles"], bench, made, notes)
             dest.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(str(dest), report_page.render(page), 0o600)
         except OSError as error:

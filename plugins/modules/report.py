@@ -15,9 +15,8 @@ description:
   - Writes one HTML file on the controller, without scripts and without references to other files or hosts.
   - Shows the boot timeline, the memory during the boot and since, KV pool and concurrency over the releases, measured and published speed, the rails,
     the verdicts and the last events of the agent. A sentence stands for a section without data.
-  - Reads the receipts and the results of C(bench.yml), C(smoke.yml) and C(sanity.yml) on the controller, and what M(gb10.cluster.roce_info)
-    and M(gb10.cluster.vllm_rank_info) (with C(records)) returned on each rank. A rank that did not answer is shown as the last report read it,
-    with the time.
+  - Reads the receipts and the results of C(bench.yml) on the controller, and what M(gb10.cluster.roce_info) and M(gb10.cluster.vllm_rank_info)
+    (with C(records)) returned on each rank. A rank that did not answer is shown as the last report read it, with the time.
   - This is an action plugin. It runs on the controller, also in check mode, and changes nothing on a node.
 requirements:
   - pygal on the controller

@@ -31,11 +31,6 @@ STAGE_WORDS = dict(zip(STAGES, (
     "starting", "arguments", "configuration", "rendezvous", "weights", "KV cache", "CUDA graphs", "engine", "API", "completions",
 )))  # fmt: skip
 MEMORY_HEAD = ["rank", "lowest MemAvailable, GiB", "lowest MemFree, GiB", "swap used since the first sample, GiB"]
-#: A level of smoke.yml or sanity.yml as one of bench.yml: short prompts, all at once.
-SHORT = {
-    **dict.fromkeys(("request_rate", "output_tokens", "ttft_ms", "prefill_tok_s", "itl_ms", "acceptance_percent")),
-    "depth": 0, "prefix": "cold", "varied": False,
-}  # fmt: skip
 PUBLISHED = "published by the source"
 
 
@@ -199,28 +194,22 @@ def pool_section(boots: Sequence[Found], profiles: Found) -> dict[str, Any]:
     return section("pool", "KV pool and concurrency over releases", figures)
 
 
-def speed_section(boots: Sequence[Found], profiles: Found, bench: Found, speeds: Found) -> dict[str, Any]:
-    """Return what was measured next to what is published: the gate's decode speed, the last bench.yml, and smoke.yml or sanity.yml."""
+def speed_section(boots: Sequence[Found], profiles: Found, bench: Found) -> dict[str, Any]:
+    """Return what was measured next to what is published: the gate's decode speed, and the last bench.yml."""
     published = {PUBLISHED: lambda boot: at(profiles, str(boot.get("profile")), "published", "single_stream_tok_s")}
     title = "Decode speed of one stream, measured by the gate"
-    figures, rows = over_releases(boots, title, "tokens/s", lambda boot: at(boot, "measured", "decode_tok_s"), published), []
+    figures = over_releases(boots, title, "tokens/s", lambda boot: at(boot, "measured", "decode_tok_s"), published)
     profile = next((boot.get("profile") for boot in reversed(boots) if boot.get("release") == bench.get("release")), None)
-    short = sorted(speeds.get("levels") or [], key=lambda each: int(each["concurrency"]))
-    until = minute(max((str(each["at"]) for each in short), default=None))
-    short = [{**SHORT, **each, "stream_tok_s": each["tok_s"] / max(1, each["concurrency"])} for each in short]
-    for playbook, when, levels, name in (
-        ("bench.yml", f"of {bench.get('at')}, release {bench.get('release')}", list(bench.get("rows") or [])[-MOST_RELEASES:], profile),
-        ("smoke.yml and sanity.yml", f"until {until}, release {speeds.get('release')}", short, speeds.get("profile")),
-    ):
-        known = [(*words_of(key), value, of) for key, value, of in compared(levels, at(profiles, str(name), "published") or {})[:MOST_ROWS]]
-        rows += [[words, playbook, f"{value:,.1f} {unit}", f"{of:,} {unit}", f"{100 * value / of - 100:+.0f} %"] for words, unit, value, of in known]
-        if known:
-            series = {"measured": [100 * value / of for _words, _unit, value, of in known], PUBLISHED: [100.0] * len(known)}
-            figures.append(bars(f"{playbook} {when}: per cent of the published figure", "%", [each[0] for each in known], series))
-        elif any(finite(each.get("tok_s")) for each in levels):
-            labels = [f"{each['concurrency']} at once, depth {each['depth']}" for each in levels]
-            figures.append(bars(f"{playbook} {when}: all streams", "tokens/s", labels, {"measured": [each.get("tok_s") for each in levels]}))
-    return section("speed", "Measured and published speed", figures, rows, ["figure", "source", "measured", "published", "difference"])
+    levels, title = list(bench.get("rows") or [])[-MOST_RELEASES:], f"bench.yml of {bench.get('at')}, release {bench.get('release')}"
+    known = [(*words_of(key), value, of) for key, value, of in compared(levels, at(profiles, str(profile), "published") or {})[:MOST_ROWS]]
+    rows = [[words, f"{value:,.1f} {unit}", f"{of:,} {unit}", f"{100 * value / of - 100:+.0f} %"] for words, unit, value, of in known]
+    if known:
+        series = {"measured": [100 * value / of for _words, _unit, value, of in known], PUBLISHED: [100.0] * len(known)}
+        figures.append(bars(f"{title}: per cent of the published figure", "%", [each[0] for each in known], series))
+    elif any(finite(each.get("tok_s")) for each in levels):
+        labels = [f"{each['concurrency']} at once, depth {each['depth']}" for each in levels]
+        figures.append(bars(f"{title}: all streams", "tokens/s", labels, {"measured": [each.get("tok_s") for each in levels]}))
+    return section("speed", "Measured and published speed", figures, rows, ["figure", "measured", "published", "difference"])
 
 
 # --- tables
@@ -276,8 +265,8 @@ def cards(boots: Sequence[Found]) -> list[tuple[str, str]]:
 
 
 def plan(
-    group: str, hosts: Sequence[str], status: Found, nodes: Mapping[str, Found], receipts: Sequence[Found], profiles: Found, bench: Found, speeds: Found,
-    made: str, notes: Sequence[str] = (),
+    group: str, hosts: Sequence[str], status: Found, nodes: Mapping[str, Found], receipts: Sequence[Found], profiles: Found, bench: Found, made: str,
+    notes: Sequence[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """Return the page of a group.
 
@@ -296,6 +285,6 @@ def plan(
         "cards": cards(boots), "ranks": {"head": ["rank", "node", "state", "source"], "rows": rows},
         "sections": [
             boot_section(boots), boot_memory_section(boots), memory_section(ranks), pool_section(boots, profiles),
-            speed_section(boots, profiles, bench, speeds), rails_section(ranks), verdict_section(boots), events_section(events),
+            speed_section(boots, profiles, bench), rails_section(ranks), verdict_section(boots), events_section(events),
         ],
     }  # fmt: skip

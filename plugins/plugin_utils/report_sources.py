@@ -21,7 +21,6 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils import receipts as ke
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import plain
 
 CACHE = "report-nodes.json"
-MOST_LEVELS, MOST_FILES = 16, 200
 RECORDS = ("read_at", "receipts", "events", "memory", "bandwidth")
 
 
@@ -43,18 +42,6 @@ def bench_in(folder: Path, group: str) -> dict[str, Any]:
     """Return the last result of bench.yml of a group, with its time; empty without one."""
     files = ((_load(path), path.stem[-16:]) for path in sorted(folder.glob(f"{group}-????????T??????Z.json"), reverse=True))
     return next(({**found, "at": f"{at[:4]}-{at[4:6]}-{at[6:8]} {at[9:11]}:{at[11:13]}"} for found, at in files if found), {})
-
-
-def speeds_in(folder: Path) -> dict[str, Any]:
-    """Return what smoke.yml and sanity.yml have measured of a group's last measured release: `release`, `profile`, `levels`; empty without a file.
-
-    Each file has the levels of one run. The last result of each level counts, and of the levels the newest ones.
-    """
-    found = (each for each in map(_load, sorted(folder.glob("speed-*.json"))[:MOST_FILES]) if each.get("levels"))
-    read = sorted(found, key=lambda each: str(each["levels"][0]["at"]))
-    about = {key: read[-1][key] for key in ("release", "profile")} if read else {}
-    levels = {level["concurrency"]: level for each in read if {**each, **about} == each for level in each["levels"]}
-    return {**about, "levels": sorted(levels.values(), key=lambda level: str(level["at"]))[-MOST_LEVELS:]} if read else {}
 
 
 def _problem(result: Mapping[str, Any]) -> str:
