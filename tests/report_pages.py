@@ -102,11 +102,8 @@ def pair() -> dict[str, Any]:
             boot("4f0c61d2a9be", "2026-11-20T10:00:00Z", 812.4, 1900142, 52.1), boot("77aa02c3b1d4", "2026-11-22T10:00:00Z", 610.4, 0, 0.0, "kv_too_small"),
             boot("9b1e61d2a9be", "2026-11-24T10:00:00Z", 790.4, 1990142, 54.9),
         ],
-        "profiles": profiles, "estimates": {PROFILE: 1990269.0},
+        "profiles": profiles,
         "bench": {"at": "2026-11-24 11:00", "release": "9b1e61d2a9be", "rows": [level(1, 53.9), level(2, 62.1), level(4, 80.0), level(6, 101.2)]},
-        "speeds": {"release": "9b1e61d2a9be", "profile": PROFILE, "levels": [
-            {"concurrency": 6, "at": "2026-11-24T12:00:00Z", "tok_s": 98.4}, {"concurrency": 1, "at": "2026-11-24T11:50:00Z", "tok_s": 52.0},
-        ]},
     }  # fmt: skip
 
 
@@ -119,12 +116,12 @@ def recorded(state: str) -> dict[str, Any]:
     """Return the arguments for a state of the container lab. A folder has receipts, report-nodes.json, bench results, and what status.yml reported."""
     folder = RECORDED / state
     hosts = ["lab-1", "lab-2"]
-    receipts, note = report_sources.receipts_in(folder)
+    receipts = report_sources.receipts_in(folder)
     nodes = report_sources.nodes_of(hosts, {}, folder)
     found = json.loads((folder / "status.json").read_text(encoding="utf-8"))
     for host, problem in found.pop("problems", dict.fromkeys(hosts, "")).items():
         nodes[host]["problem"] = problem
     return {
         "group": "pair1", "hosts": hosts, "made": "2026-11-25 08:00", "status": found, "nodes": nodes, "receipts": receipts,
-        "profiles": {}, "estimates": {}, "bench": report_sources.bench_in(folder, "pair1"), "speeds": {}, "notes": [note] if note else [],
+        "profiles": {}, "bench": report_sources.bench_in(folder, "pair1"),
     }  # fmt: skip

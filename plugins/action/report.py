@@ -12,7 +12,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
-from ansible_collections.gb10.cluster.plugins.plugin_utils import report_data, report_page, report_sources
+from ansible_collections.gb10.cluster.plugins.plugin_utils import report_data, report_sources
 
 
 class ActionModule(ActionBase):
@@ -24,6 +24,10 @@ class ActionModule(ActionBase):
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the path, the sections and what is missing."""
+        try:
+            from ansible_collections.gb10.cluster.plugins.plugin_utils import report_page
+        except ImportError as error:
+            raise AnsibleActionFail(f"The report cannot be drawn on this computer: {error}. Install it: python -m pip install 'pygal>=3.1,<4'") from error
         super().run(tmp, task_vars)
         _result, args = self.validate_argument_spec(
             argument_spec={
@@ -33,7 +37,6 @@ class ActionModule(ActionBase):
                 "receipts": {"type": "path", "required": True},
                 "bench": {"type": "path", "required": True},
                 "dest": {"type": "path", "default": ""},
-                "profile": {"type": "dict", "required": True},
                 "profiles": {"type": "dict", "default": {}},
             }
         )
@@ -43,21 +46,16 @@ class ActionModule(ActionBase):
         known = [host for host in hosts if host in variables]
         results = {host: {key: dict(variables[host].get(args["registers"][key]) or {}) for key in ("fabric", "info")} for host in known}
         try:
-            report_page.library()
-            nodes = report_sources.nodes_of(hosts, results, folder)
-            receipts, note = report_sources.receipts_in(folder)
-            estimates = report_sources.estimates_of(args["profile"], report_data.merged(receipts, *(node.get("receipts") or [] for node in nodes.values())))
-            notes = [note] if note else []
+            nodes, receipts = report_sources.nodes_of(hosts, results, folder), report_sources.receipts_in(folder)
+            notes = []
             for host, node in nodes.items():
                 if node["problem"]:
                     shown = f"What is shown of it was read at {node['read_at']}." if node.get("read_at") else "Nothing is known of it."
                     notes.append(f"{host} was not read: {node['problem']}. {shown}")
-            measured = report_sources.bench_in(Path(args["bench"]), name), report_sources.speeds_in(folder), utc.stamp()[:16].replace("T", " ")
-            page = report_data.plan(name, hosts, args["status"], nodes, receipts, args["profiles"], estimates, *measured, notes)
+            bench, made = report_sources.bench_in(Path(args["bench"]), name), utc.stamp()[:16].replace("T", " ")
+            page = report_data.plan(name, hosts, args["status"], nodes, receipts, args["profiles"], bench, made, notes)
             dest.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(str(dest), report_page.render(page), 0o600)
-        except report_page.ReportError as error:
-            raise AnsibleActionFail(f"{name}: {error}") from error
         except OSError as error:
             where = error.filename or dest
             raise AnsibleActionFail(f"{name}: {where} on the controller cannot be written: {error.strerror}. Set report_dest to a folder that can.") from error

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import re
 import shlex
@@ -20,10 +19,9 @@ from ansible.utils.vars import load_extra_vars
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
 from ansible_collections.gb10.cluster.plugins.plugin_utils import setup_files, setup_proposal, setup_questions, setup_ssh
 from ansible_collections.gb10.cluster.plugins.plugin_utils.setup_files import GROUP, HOSTS
-from ansible_collections.gb10.cluster.plugins.plugin_utils.setup_questions import NoTerminalError, Terminal, login_of
+from ansible_collections.gb10.cluster.plugins.plugin_utils.setup_questions import Terminal, login_of
 from ansible_collections.gb10.cluster.plugins.plugin_utils.setup_ssh import Machine
 
-_FINGERPRINT = r"SHA256:[A-Za-z0-9+/]{43}"
 _TRIES = 3  # of the password of sudo
 
 
@@ -53,23 +51,13 @@ class ActionModule(ActionBase):
 
     def _access(self) -> dict[str, Any]:
         """Return both machines after their login by key and their sudo work."""
-        store = self.given["gb10_model_store"] or self.values.get("gb10_model_store")
-        for question, value in ((setup_questions.STORE, store), (setup_questions.POLICY, self.given["roce_foreign_policy"])):
-            if value and question.check(str(value)):
-                raise AnsibleActionFail(f"{question.variable} {question.check(str(value))}.")
-        accepted = re.split(r"[,\s]+", str(self.given["setup_accept_host_keys"] or "").strip())
-        self.accepted = [each.rstrip("=") for each in accepted if each]
-        wrong = [each for each in self.accepted if not re.fullmatch(_FINGERPRINT, each)]
-        if wrong:
-            raise AnsibleActionFail(
-                f"setup_accept_host_keys has {wrong[0]!r}, expected fingerprints of the form SHA256:<43 characters>, as `ssh-keygen -lf FILE` prints them."
-            )
+        if self.given["roce_foreign_policy"]:
+            self.terminal.ask(setup_questions.POLICY, given=self.given["roce_foreign_policy"])
         machines = self._machines()
-        self.login_password = str(self._play_context.password or "")
+        store = self.terminal.ask(setup_questions.STORE, "/srv/models", self.given["gb10_model_store"] or self.values.get("gb10_model_store"))
         for machine in machines:
             if not machine.local:
-                make_key = partial(self.terminal.confirm, setup_questions.MAKE_KEY)
-                machine.reach(partial(self._answer, machine), make_key, bool(self.login_password))
+                machine.reach(self._answer, partial(self.terminal.confirm, setup_questions.MAKE_KEY))
             elif machine.look():
                 raise AnsibleActionFail(f"{machine.address}: {machine.look()}.")
             self.terminal.show(f"{machine.address} answers: {machine.name or 'no name'}.")
@@ -80,7 +68,6 @@ class ActionModule(ActionBase):
         password = self._sudo([machine for machine in machines if machine.asks])
         names = list(self.hosts) or setup_files.host_names([machine.name for machine in machines])
         found = [{**vars(machine), "name": name} for name, machine in zip(names, machines)]
-        store = self.terminal.ask(setup_questions.STORE, "/srv/models", store)
         # Only the registered result has the password.
         return {"changed": False, "machines": found, "model_store": store, "password": password, "_ansible_no_log": bool(password)}
 
@@ -89,68 +76,51 @@ class ActionModule(ActionBase):
         known = [{"ansible_host": name, **self.values, **variables} for name, variables in self.hosts.items()] or [{}, {}]
         product = Path("/sys/class/dmi/id/product_name")
         here = setup_ssh.default_address() if product.is_file() and "spark" in product.read_text(encoding="utf-8", errors="replace").lower() else ""
-        defaults = (here or "spark-1.local", "spark-2.local")
-        answers: list[tuple[str, str]] = []
-        for question, default, there in zip((setup_questions.HEAD, setup_questions.WORKER), defaults, known):
-            answers.append(login_of(self.terminal.ask(question, default, self.given[question.variable] or there.get("ansible_host"), needed=True)))
-        (head_user, head), (worker_user, worker) = answers
-        if head == worker:
-            raise AnsibleActionFail("setup_worker is the address of the first machine; give that of the second.")
-        named = head_user or worker_user
-        mine = named or setup_ssh.configured_user(head) or getpass.getuser()
-        login = head_user if head_user and worker_user else ""
-        if not login:
-            login = self.terminal.ask(setup_questions.USER, "nvidia" if mine == "root" else mine, self.given["setup_user"] or known[0].get("ansible_user"))
-        users = [own or (login if self.given["setup_user"] else str(there.get("ansible_user") or login)) for own, there in zip((head_user, worker_user), known)]
-        return [
-            Machine(here or address, user, str(there.get("ansible_port") or ""), str(there.get("ansible_ssh_private_key_file") or ""), bool(here))
-            for address, here, user, there in zip((head, worker), map(setup_ssh.own, (head, worker)), users, known)
+        asked = zip((setup_questions.HEAD, setup_questions.WORKER), (here or "spark-1.local", "spark-2.local"), known)
+        answers = [
+            login_of(self.terminal.ask(question, default, self.given[question.variable] or there.get("ansible_host"), needed=True))
+            for question, default, there in asked
         ]
+        if answers[0][1] == answers[1][1]:
+            raise AnsibleActionFail("setup_worker is the address of the first machine; give that of the second.")
+        users = [user or self.given["setup_user"] or there.get("ansible_user") for (user, _address), there in zip(answers, known)]
+        if not all(users):
+            mine = str(users[0] or users[1] or setup_ssh.configured_user(answers[0][1]))
+            login = self.terminal.ask(setup_questions.USER, "nvidia" if mine == "root" else mine)
+            users = [user or login for user in users]
+        machines = []
+        for (_user, address), user, there in zip(answers, users, known):
+            if setup_questions.USER.check(str(user)):
+                raise AnsibleActionFail(f"setup_user {setup_questions.USER.check(str(user))}.")
+            own = setup_ssh.own(address)
+            port, key = (str(there.get(name) or "") for name in ("ansible_port", "ansible_ssh_private_key_file"))
+            machines.append(Machine(own or address, str(user), port, key, bool(own)))
+        return machines
 
-    def _answer(self, machine: Machine, text: str) -> str:
-        """Return the answer to a question of OpenSSH: the fingerprint of a host key that -e accepts, the password of -k, else what the user types."""
-        shown = re.search(_FINGERPRINT, text)
-        if shown and self.accepted:
-            if shown[0] in self.accepted:
-                return "yes"
-            raise AnsibleActionFail(f"The SSH host key of {machine.address} is {shown[0]}, which is not in setup_accept_host_keys. It is not stored.")
-        if "assword" in text and self.login_password:
-            return self.login_password
+    def _answer(self, text: str) -> str:
+        """Return what the user types for a question of OpenSSH."""
         kind = re.search(r"(\w+) key fingerprint", text)
-        compare = f"ssh-keygen -lf /etc/ssh/ssh_host_{kind[1].lower() if kind else 'ed25519'}_key.pub"
-        why = f"Compare it on the machine itself, at its screen or in NVIDIA Sync: {compare}\n" if shown else ""
-        remedy = f"Install the key with `ssh-copy-id {machine.user}@{machine.address}`, or add -k (--ask-pass) or --connection-password-file FILE."
-        if shown:
-            remedy = f"If `{compare}` prints {shown[0]} on the machine, add -e setup_accept_host_keys={shown[0]} (separate those of two machines by a comma)."
-        try:
-            return self.terminal.typed("\n" + why + re.sub(r"[?:]?\s*$", ":", text, count=1), private="yes" not in text)
-        except NoTerminalError:
-            what = "The SSH host key is not known on this computer" if shown else "OpenSSH asks for a password"
-            raise AnsibleActionFail(f"{machine.address}: {what}, and setup.yml has no terminal to ask on. {remedy}") from None
+        compare = f"ssh-keygen -lf /etc/ssh/ssh_host_{kind[1].lower()}_key.pub" if kind else ""
+        why = f"Compare it on the machine itself, at its screen or in NVIDIA Sync: {compare}\n" if kind else ""
+        return self.terminal.typed(f"\n{why}" + re.sub(r"[?:]?\s*$", ":", text, count=1), "", private="yes" not in text)
 
     def _sudo(self, machines: list[Machine]) -> str:
         """Return the password with which sudo works on these machines: that of -K, else what the user types."""
-        password, names = str(self._play_context.become_pass or ""), " and ".join(f"{each.user}@{each.address}" for each in machines)
-        faults: list[str] = []
+        names, fault = " and ".join(f"{each.user}@{each.address}" for each in machines), ""
+        password = str(self._play_context.become_pass or "")
         for _try in range(_TRIES if machines else 0):
-            if not password or faults:
-                try:
-                    prompt = f"sudo on {names} asks for a password. It is used in this run only, to read the machines.\nPassword for sudo (it is not shown):"
-                    password = self.terminal.typed("\n".join(["", *faults, prompt]), private=True)
-                except NoTerminalError:
-                    remedy = " ".join(faults) or f"sudo on {names} asks for a password, and setup.yml has no terminal to ask on."
-                    raise AnsibleActionFail(f"{remedy} Add -K (--ask-become-pass) or --become-password-file FILE, with one password for both.") from None
-            found = {machine.address: machine.sudo(password) for machine in machines}
-            faults = [f"{address}: {fault}." for address, fault in found.items() if fault]
-            if not faults:
+            if fault or not password:
+                what = f"\n{fault}sudo on {names} asks for a password. It is used in this run only, to read the machines.\nPassword for sudo (it is not shown):"
+                missing = f"{fault or f'sudo on {names} asks for a password. '}Add -K (--ask-become-pass) or --become-password-file FILE."
+                password = self.terminal.typed(what, missing, private=True)
+            refused = [machine.address for machine in machines if not machine.sudo(password)]
+            if not refused:
                 self.terminal.show(f"sudo on {names} asks for a password: add -K to the commands.")
                 return password
-            if len(faults) < len(machines):
-                faults.append("-K takes one password for both machines: set the same one with `passwd`.")
-            if "not allowed" in faults[0] or "connection ended" in faults[0]:
-                break
-        if faults:
-            raise AnsibleActionFail(" ".join(faults))
+            other = " -K takes one password for both machines: set the same one with `passwd`." if len(refused) < len(machines) else ""
+            fault = f"{' and '.join(refused)}: sudo does not accept the password.{other} "
+        if fault:
+            raise AnsibleActionFail(fault.strip())
         return ""
 
     def _write(self) -> dict[str, Any]:
@@ -166,7 +136,7 @@ class ActionModule(ActionBase):
         self.terminal.show(*filter(None, [setup_proposal.cable_fault(names, fabrics)]), color="yellow")
         adopted = setup_proposal.adoptable(fabrics)
         values = {
-            **self.values, "ansible_user": machines[0]["user"], "gb10_profile": self._profile(names, nodes), "gb10_model_store": self.options["model_store"],
+            **self.values, "ansible_user": machines[0]["user"], "gb10_profile": self._profile(), "gb10_model_store": self.options["model_store"],
         }  # fmt: skip
         policy = self._policy(adopted)
         adopts = policy == "adopt" and adopted is not None and "gb10_fabric_cidrs" not in self.values
@@ -187,19 +157,17 @@ class ActionModule(ActionBase):
         self._next(any(machine["asks"] for machine in machines))
         return {"changed": bool(written), "written": written}
 
-    def _profile(self, names: list[str], nodes: list[Mapping[str, Any]]) -> str:
+    def _profile(self) -> str:
         profiles, there = self.options["profiles"], self.values.get("gb10_profile")
         if there and not self.given["gb10_profile"]:
             return str(there)
         choices = setup_proposal.profile_choices(profiles)
         known = setup_questions.choice([*choices, *(name for name in profiles if name not in choices)])
-        table = "\n".join(setup_proposal.profile_table(profiles, choices, names, nodes))
+        table = "\n".join(setup_proposal.profile_table(profiles, choices))
         question = setup_questions.PROFILE._replace(
             reason=f"{setup_questions.PROFILE.reason}\n{table}", check=lambda text: known(setup_proposal.chosen(text, choices))
         )
-        name = setup_proposal.chosen(self.terminal.ask(question, choices[0] if choices else "", self.given["gb10_profile"]), choices)
-        self.terminal.show(*setup_proposal.shortages(profiles[name], names, nodes), color="yellow")
-        return name
+        return setup_proposal.chosen(self.terminal.ask(question, choices[0] if choices else "", self.given["gb10_profile"]), choices)
 
     def _policy(self, adopted: setup_proposal.Adopted | None) -> str:
         """Return the policy for configuration of other tools; empty if there is none."""

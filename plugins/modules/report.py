@@ -14,10 +14,9 @@ author:
 description:
   - Writes one HTML file on the controller, without scripts and without references to other files or hosts.
   - Shows the boot timeline, the memory during the boot and since, KV pool and concurrency over the releases, measured and published speed, the rails,
-    the verdicts and the last events of the agent. A sentence stands for a figure without data.
-  - Reads the receipts and the results of C(bench.yml), C(smoke.yml) and C(sanity.yml) on the controller, and what M(gb10.cluster.roce_info)
-    and M(gb10.cluster.vllm_rank_info) (with C(records)) returned on each rank. A rank that did not answer is shown as the last report read it,
-    with the time.
+    the verdicts and the last events of the agent. A sentence stands for a section without data.
+  - Reads the receipts and the results of C(bench.yml) on the controller, and what M(gb10.cluster.roce_info) and M(gb10.cluster.vllm_rank_info)
+    (with C(records)) returned on each rank. A rank that did not answer is shown as the last report read it, with the time.
   - This is an action plugin. It runs on the controller, also in check mode, and changes nothing on a node.
 requirements:
   - pygal on the controller
@@ -47,10 +46,6 @@ options:
     description: The folder for the file C(GROUP.html). If it is empty, the file is C(report.html) in the group's folder of O(receipts).
     type: path
     default: ""
-  profile:
-    description: The resolved profile of the inventory, for the estimate of the KV pool.
-    type: dict
-    required: true
   profiles:
     description: All resolved profiles by name, for the published figures of each release.
     type: dict
@@ -67,7 +62,6 @@ EXAMPLES = r"""
     registers: {records: records, fabric: fabric, info: rank}
     receipts: receipts
     bench: bench
-    profile: "{{ lookup('gb10.cluster.profile') }}"
 """
 
 RETURN = r"""

@@ -17,7 +17,7 @@ description:
   - With O(machines), it shows what the modules M(gb10.cluster.preflight_info) and M(gb10.cluster.roce_info) read, asks for the profile and, if other
     tools configured the rails, what to do with that, and writes C(hosts.yml) and C(group_vars/gb10.yml) after it has shown them.
   - What the inventory has, or C(-e) gives, is not asked for. A file with other values is replaced as a whole, after a question.
-  - A password is asked for on the terminal, or is that of C(--ask-pass) and C(--ask-become-pass). It is not stored.
+  - A password is asked for on the terminal, that of sudo can come from C(--ask-become-pass). It is not stored.
   - This is an action plugin. It runs on the controller. The playbook C(setup.yml) runs it.
 options:
   inventory:

@@ -4,7 +4,7 @@
 """PRIVATE: what the report of a serving group shows, as figures and tables, from what was read. Pure. Controller only.
 
 A figure is a mapping: kind (stages, bars, lines), title, desc (its content in words), unit, labels, series (a list of name and values).
-Values of `lines` are pairs of x and y, and `epoch` tells that x is a time. A section without data has a sentence in place of its figures.
+Values of `lines` are pairs of x and y, and `epoch` tells that x is a time. The page has a sentence for a section without data.
 """
 
 from __future__ import annotations
@@ -31,11 +31,6 @@ STAGE_WORDS = dict(zip(STAGES, (
     "starting", "arguments", "configuration", "rendezvous", "weights", "KV cache", "CUDA graphs", "engine", "API", "completions",
 )))  # fmt: skip
 MEMORY_HEAD = ["rank", "lowest MemAvailable, GiB", "lowest MemFree, GiB", "swap used since the first sample, GiB"]
-#: A level of smoke.yml or sanity.yml as one of bench.yml: short prompts, all at once.
-SHORT = {
-    **dict.fromkeys(("request_rate", "output_tokens", "ttft_ms", "prefill_tok_s", "itl_ms", "acceptance_percent")),
-    "depth": 0, "prefix": "cold", "varied": False,
-}  # fmt: skip
 PUBLISHED = "published by the source"
 
 
@@ -57,7 +52,7 @@ def took(found: Found) -> str:
 
 
 def section(
-    name: str, title: str, text: Sequence[str], figures: Sequence[Found] = (), rows: Sequence[Sequence[str]] = (), head: Sequence[str] = ()
+    name: str, title: str, figures: Sequence[Found] = (), rows: Sequence[Sequence[str]] = (), head: Sequence[str] = (), text: Sequence[str] = ()
 ) -> dict[str, Any]:  # fmt: skip
     """Return a section. A table without rows is left out."""
     return {"id": name, "title": title, "figures": list(figures), "table": {"head": head, "rows": rows} if rows else None, "text": list(text)}
@@ -107,7 +102,7 @@ def stage_times(rank: Found, seconds: float) -> dict[str, float]:
 def boot_section(boots: Sequence[Found]) -> dict[str, Any]:
     """Return the timeline of the last boot, and that of the last good one if the last has failed."""
     good = [boot for boot in boots if boot.get("passed")]
-    figures, rows, text = [], [], [] if boots else ["No boot of this group has been judged yet. Run site.yml."]
+    figures, rows, text = [], [], []
     for boot in [*boots[-1:], *(good[-1:] if good and boots[-1] is not good[-1] else [])]:
         title = f"Release {boot.get('release')}, {minute(boot.get('time'))}: {verdict_words(boot)} after {took(boot)}"
         ranks = [(place, stage_times(each, min(finite(boot.get("seconds")) or 0.0, LONGEST_BOOT))) for place, each in ranks_of(boot)]
@@ -117,14 +112,13 @@ def boot_section(boots: Sequence[Found]) -> dict[str, Any]:
             continue
         seen = {word for _place, times in ranks for word in times}
         words = [*(word for word in STAGE_WORDS.values() if word in seen), *sorted(seen - set(STAGE_WORDS.values()))[:MOST_UNKNOWN]]
-        spent = [(place, ", ".join(f"{word} {seconds_text(each)}" for word, each in times.items() if each >= 1)) for place, times in ranks]
+        spent = [[place, ", ".join(f"{word} {seconds_text(each)}" for word, each in times.items() if each >= 1)] for place, times in ranks]
         series = [(word, [times.get(word) for _place, times in ranks]) for word in words]
         desc = "; ".join(map(": ".join, spent))
         figures.append({"kind": "stages", "title": title, "desc": desc, "unit": "s", "labels": [place for place, _times in ranks], "series": series})
         rows += [[str(boot.get("release")), *row] for row in spent]
-    if any(len(figure["labels"]) > 1 for figure in figures):
-        text.append("A worker's log has no stage after its KV cache or its CUDA graphs: its last bar goes on until the boot ends.")
-    return section("boot", "Boot timeline", text, figures, rows, ["release", "rank", "stages"])
+    text += ["A worker's log has no stage after its KV cache or its CUDA graphs: its last bar goes on until the boot ends."] if rows else []
+    return section("boot", "Boot timeline", figures, rows, ["release", "rank", "stages"], text)
 
 
 def thinned(samples: Sequence[Sample], most: int = MOST_POINTS) -> list[Sample]:
@@ -149,42 +143,30 @@ def memory_figure(title: str, samples: Sequence[Sample], is_epoch: bool) -> dict
     return {"kind": "lines", "title": title, "desc": desc, "unit": "GiB", "epoch": is_epoch, "labels": [], "series": list(series.items())}
 
 
-def _memory(name: str, title: str, ranks: Sequence[tuple[str, Sequence[Sample]]], text: Sequence[str], is_epoch: bool) -> dict[str, Any]:
-    """Return the section of the memory of ranks that have samples."""
+def _memory(name: str, title: str, series: Sequence[tuple[str, Sequence[Sample]]], is_epoch: bool, text: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the section of the memory of the ranks that have samples."""
+    ranks = [(place, samples) for place, samples in series if len(samples) > 1]
     rows = []
     for place, samples in ranks:
         swap = max(0, samples[0].swap_free - min(each.swap_free for each in samples))
         rows.append([place, *(f"{each / 1024:.1f}" for each in (min(s.available for s in samples), min(s.free for s in samples), swap))])
-    return section(name, title, text, [memory_figure(place, samples, is_epoch) for place, samples in ranks], rows, MEMORY_HEAD)
+    return section(name, title, [memory_figure(place, samples, is_epoch) for place, samples in ranks], rows, MEMORY_HEAD, text)
 
 
 def boot_memory_section(boots: Sequence[Found]) -> dict[str, Any]:
     """Return the memory of all ranks during the last boot that has samples."""
     boot = next((each for each in reversed(boots) if any(rank.get("memory_series") for _place, rank in ranks_of(each))), None)
-    ranks = [(place, parse(rank.get("memory_series"))) for place, rank in ranks_of(boot)]
-    ranks = [(place, samples) for place, samples in ranks if len(samples) > 1]
-    text = [] if boots else ["No boot of this group has been judged yet."]
-    if boots and boot is None:
-        text.append("No receipt has memory samples: their boots failed before a log line was read.")
-    elif boot is not None and boot is not boots[-1]:
-        text.append(f"The last boot has no samples. These are of the boot of {minute(boot.get('time'))}, which {verdict_words(boot)}.")
-    if boot is not None and not ranks:
-        text.append("This boot ended before a second sample.")
-    return _memory("boot-memory", "Memory during the boot", ranks, text, False)
+    text = [f"The boot of {minute(boot.get('time'))}, which {verdict_words(boot)}."] if boot else []
+    return _memory("boot-memory", "Memory during the boot", [(place, parse(rank.get("memory_series"))) for place, rank in ranks_of(boot)], False, text)
 
 
 def memory_section(nodes: Mapping[str, Found]) -> dict[str, Any]:
-    """Return the memory of all ranks during the last day, as their agents keep it."""
-    ranks, text = [], []
+    """Return the memory of all ranks during the last day, or the last half hour of a new agent."""
+    series = []
     for place, node in nodes.items():
         day, recent = parse(at(node, "memory", "day")), parse(at(node, "memory", "recent"))
-        samples = day if len(day) >= ENOUGH_OF_A_DAY or len(day) > len(recent) else recent
-        if len(samples) > 1:
-            ranks.append((place, samples))
-        else:
-            reason = "its agent does not run, or does not watch (vllm_tp2_keep_serving)" if node.get("read_at") else "it was never read"
-            text.append(f"{place} has no memory samples: {reason}.")
-    return _memory("memory", "Memory of the last day", ranks, text, True)
+        series.append((place, day if len(day) >= ENOUGH_OF_A_DAY or len(day) > len(recent) else recent))
+    return _memory("memory", "Memory of the last day", series, True)
 
 
 # --- figures over releases
@@ -198,56 +180,36 @@ def over_releases(boots: Sequence[Found], title: str, unit: str, measured: Find,
     return [bars(title, unit, labels, {name: [find(boot) for boot in shown] for name, find in {"measured": measured, **compare}.items()})] if shown else []
 
 
-def pool_section(boots: Sequence[Found], profiles: Found, estimates: Found) -> dict[str, Any]:
+def pool_section(boots: Sequence[Found], profiles: Found) -> dict[str, Any]:
     """Return KV pool and concurrency over the releases."""
     figures: list[Found] = []
-    for title, unit, key, published, more in (
-        ("KV pool", "tokens", "effective_tokens", "kv_pool_tokens", {"the profile's estimate": lambda boot: estimates.get(str(boot.get("profile")))}),
-        ("Concurrency at the full context", "requests", "concurrency", "max_concurrency", {}),
-    ):
+    for title, unit, key, published in (
+        ("KV pool", "tokens", "effective_tokens", "kv_pool_tokens"), ("Concurrency at the full context", "requests", "concurrency", "max_concurrency"),
+    ):  # fmt: skip
         compare: dict[str, Find] = {
             PUBLISHED: lambda boot, published=published: at(profiles, str(boot.get("profile")), "published", published),  # type: ignore[misc]
             "the gate's minimum": lambda boot, key=key: at(profiles, str(boot.get("profile")), "gate", key, "min"),  # type: ignore[misc]
-            **more,
         }
         figures += over_releases(boots, title, unit, lambda boot, key=key: at(boot, "pool", key), compare)  # type: ignore[misc]
-    return section(
-        "pool", "KV pool and concurrency over releases", [] if figures else ["No boot of this group has passed yet, so no KV pool is known."], figures
-    )
+    return section("pool", "KV pool and concurrency over releases", figures)
 
 
-def speed_section(boots: Sequence[Found], profiles: Found, bench: Found, speeds: Found) -> dict[str, Any]:
-    """Return what was measured next to what is published: the gate's decode speed, the last bench.yml, and smoke.yml or sanity.yml."""
+def speed_section(boots: Sequence[Found], profiles: Found, bench: Found) -> dict[str, Any]:
+    """Return what was measured next to what is published: the gate's decode speed, and the last bench.yml."""
     published = {PUBLISHED: lambda boot: at(profiles, str(boot.get("profile")), "published", "single_stream_tok_s")}
     title = "Decode speed of one stream, measured by the gate"
-    figures, rows, text = over_releases(boots, title, "tokens/s", lambda boot: at(boot, "measured", "decode_tok_s"), published), [], []
+    figures = over_releases(boots, title, "tokens/s", lambda boot: at(boot, "measured", "decode_tok_s"), published)
     profile = next((boot.get("profile") for boot in reversed(boots) if boot.get("release") == bench.get("release")), None)
-    short = sorted(speeds.get("levels") or [], key=lambda each: int(each["concurrency"]))
-    until = minute(max((str(each["at"]) for each in short), default=None))
-    short = [{**SHORT, **each, "stream_tok_s": each["tok_s"] / max(1, each["concurrency"])} for each in short]
-    sources = (
-        ("bench.yml", f"of {bench.get('at')}, release {bench.get('release')}", list(bench.get("rows") or [])[-MOST_RELEASES:], profile),
-        ("smoke.yml and sanity.yml", f"until {until}, release {speeds.get('release')}", short, speeds.get("profile")),
-    )
-    for playbook, when, levels, name in sources:
-        source, found = f"{playbook} {when}", compared(levels, at(profiles, str(name), "published") or {})[:MOST_ROWS]
-        if found:
-            shares, named = [100 * value / known for _key, value, known in found], [words_of(key) for key, _value, _known in found]
-            rows += [
-                [words, playbook, f"{value:,.1f} {unit}", f"{known:,} {unit}", f"{share - 100:+.0f} %"]
-                for (words, unit), (_key, value, known), share in zip(named, found, shares)
-            ]
-            series = {"measured": shares, PUBLISHED: [100.0] * len(found)}
-            figures.append(bars(f"{source}: per cent of the published figure", "%", [words for words, _unit in named], series))
-        elif any(finite(each.get("tok_s")) for each in levels):
-            labels = [f"{each['concurrency']} at once, depth {each['depth']}" for each in levels]
-            figures.append(bars(f"{source}: all streams", "tokens/s", labels, {"measured": [each.get("tok_s") for each in levels]}))
-            text.append(f"Nothing is published for the levels of {source}, and the profile {name or 'of this release'}.")
-        elif levels:
-            text.append(f"{source}: no level completed a request.")
-    if not any(levels for _playbook, _when, levels, _name in sources):
-        text = ["bench.yml, smoke.yml and sanity.yml have not measured this group yet."]
-    return section("speed", "Measured and published speed", text, figures, rows, ["figure", "source", "measured", "published", "difference"])
+    levels, title = list(bench.get("rows") or [])[-MOST_RELEASES:], f"bench.yml of {bench.get('at')}, release {bench.get('release')}"
+    known = [(*words_of(key), value, of) for key, value, of in compared(levels, at(profiles, str(profile), "published") or {})[:MOST_ROWS]]
+    rows = [[words, f"{value:,.1f} {unit}", f"{of:,} {unit}", f"{100 * value / of - 100:+.0f} %"] for words, unit, value, of in known]
+    if known:
+        series = {"measured": [100 * value / of for _words, _unit, value, of in known], PUBLISHED: [100.0] * len(known)}
+        figures.append(bars(f"{title}: per cent of the published figure", "%", [each[0] for each in known], series))
+    elif any(finite(each.get("tok_s")) for each in levels):
+        labels = [f"{each['concurrency']} at once, depth {each['depth']}" for each in levels]
+        figures.append(bars(f"{title}: all streams", "tokens/s", labels, {"measured": [each.get("tok_s") for each in levels]}))
+    return section("speed", "Measured and published speed", figures, rows, ["figure", "measured", "published", "difference"])
 
 
 # --- tables
@@ -264,40 +226,29 @@ def rails_section(nodes: Mapping[str, Found]) -> dict[str, Any]:
             cells = [*(rail.get(key) for key in ("netdev", "hca", "ipv4")), *link, rail.get("mtu"), rail.get("gid_index")]
             rows.append([place, *("-" if each is None else str(each) for each in cells)])
         text += [f"{place}: {each.get('message')} {each.get('remedy') or ''}".strip() for each in (fabric.get("problems") or [])[:MOST_PROBLEMS]]
-        if not (fabric.get("rails") or fabric.get("problems")):
-            text.append(f"{place} has no rail." if fabric else f"{place}: its rails were not read.")
         measured += [(f"{host} {each['hca']}", each.get("gbps")) for each in (tested.get("rails") or [])[:MOST_RELEASES] if finite(each.get("gbps"))]
-        if tested.get("message"):
-            text.append(f"Measured on {host} at {minute(tested.get('when'))}: {tested['message']}")
+        text += [f"Measured on {host} at {minute(tested.get('when'))}: {tested['message']}"] if tested.get("message") else []
     series = {"measured": [gbps for _name, gbps in measured], "wanted of a rail of a GB10": [Thresholds().rail_gbps] * len(measured)}
     figures = [bars("RDMA write, all rails at once", "Gb/s", [name for name, _gbps in measured], series)] if measured else []
-    text += [] if measured else ["No bandwidth test has passed on these rails yet. The role roce makes it (roce_bandwidth_test)."]
     head = ["rank", "interface", "RDMA device", "address", "link", "speed", "MTU", "GID index"]
-    return section("rails", "Rails and their bandwidth", text, figures, rows, head)
+    return section("rails", "Rails and their bandwidth", figures, rows, head, text)
 
 
-def verdict_section(boots: Sequence[Found], events: Sequence[Found]) -> dict[str, Any]:
-    """Return all verdicts, the newest first. Those that no receipt has are taken from the events."""
+def verdict_section(boots: Sequence[Found]) -> dict[str, Any]:
+    """Return all verdicts, the newest first."""
     rows = []
-    for boot in boots:
+    for boot in boots[: -MOST_ROWS - 1 : -1]:
         drift = f" Changed since the last good boot: {'; '.join(map(str, boot['drift']))}." if boot.get("drift") else ""
-        cells = [str(boot.get("release") or ""), str(boot.get("profile") or ""), verdict_words(boot), took(boot), f"{boot.get('msg') or ''}{drift}"]
-        rows.append((str(boot.get("time") or ""), [minute(boot.get("time")), *cells]))
-    known = {str(boot.get("msg")) for boot in boots}
-    for each in events:
-        if each.get("kind") == "verdict" and each.get("text") and str(each["text"]) not in known:
-            rows.append((str(each.get("at") or ""), [minute(each.get("at")), "", "", "reported by the agent", took(each), str(each["text"])]))
-    shown = [row for _time, row in sorted(rows, key=lambda row: row[0], reverse=True)][:MOST_ROWS]
-    head = ["time", "release", "profile", "verdict", "duration", "sentence"]
-    return section("verdicts", "Verdicts", [] if shown else ["No boot of this group has been judged yet."], rows=shown, head=head)
+        shown = [str(boot.get("release") or ""), str(boot.get("profile") or ""), verdict_words(boot), took(boot), f"{boot.get('msg') or ''}{drift}"]
+        rows.append([minute(boot.get("time")), *shown])
+    return section("verdicts", "Verdicts", rows=rows, head=["time", "release", "profile", "verdict", "duration", "sentence"])
 
 
 def events_section(events: Sequence[Found]) -> dict[str, Any]:
     """Return the last events of the agent, the newest first. The progress of boots is left out: the timeline shows it."""
     shown = [each for each in events if each.get("kind") != "progress"][: -MOST_ROWS - 1 : -1]
     rows = [[str(each.get("at") or "")[:19].replace("T", " "), str(each.get("kind") or ""), str(each.get("text") or "")] for each in shown]
-    text = [] if rows else ["The agent on the head has no events, or could not be read."]
-    return section("events", "Last events of the agent", text, rows=rows, head=["time", "kind", "event"])
+    return section("events", "Last events of the agent", rows=rows, head=["time", "kind", "event"])
 
 
 def cards(boots: Sequence[Found]) -> list[tuple[str, str]]:
@@ -314,12 +265,12 @@ def cards(boots: Sequence[Found]) -> list[tuple[str, str]]:
 
 
 def plan(
-    group: str, hosts: Sequence[str], status: Found, nodes: Mapping[str, Found], receipts: Sequence[Found], profiles: Found, estimates: Found, bench: Found,
-    speeds: Found, made: str, notes: Sequence[str] = (),
+    group: str, hosts: Sequence[str], status: Found, nodes: Mapping[str, Found], receipts: Sequence[Found], profiles: Found, bench: Found, made: str,
+    notes: Sequence[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """Return the page of a group.
 
-    `status` is what `gb10 status` prints, `profiles` and `estimates` (of the KV pool) are by name of the profile; the others are of report_sources.
+    `status` is what `gb10 status` prints, `profiles` are by name; the others are of report_sources.
     """
     ranks = {f"rank {number} on {host}": nodes.get(host) or {} for number, host in enumerate(hosts)}
     boots = merged(receipts, *(node.get("receipts") or [] for node in ranks.values()))
@@ -333,7 +284,7 @@ def plan(
         "tone": "good" if state in ("serves", "busy") else "neutral" if status.get("ok") or state == "unknown" else "bad",
         "cards": cards(boots), "ranks": {"head": ["rank", "node", "state", "source"], "rows": rows},
         "sections": [
-            boot_section(boots), boot_memory_section(boots), memory_section(ranks), pool_section(boots, profiles, estimates),
-            speed_section(boots, profiles, bench, speeds), rails_section(ranks), verdict_section(boots, events), events_section(events),
+            boot_section(boots), boot_memory_section(boots), memory_section(ranks), pool_section(boots, profiles),
+            speed_section(boots, profiles, bench), rails_section(ranks), verdict_section(boots), events_section(events),
         ],
     }  # fmt: skip

@@ -12,27 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import pygal
 
 TEMPLATE = Path(__file__).resolve().parents[2] / "roles" / "vllm_tp2" / "templates" / "report.html.j2"
-NO_PYGAL = "The report needs the Python library pygal on the controller, in the environment of ansible-playbook: python -m pip install 'pygal>=3.1,<4'"
 WIDTH, LINES_HEIGHT, EDGE_HEIGHT = 860, 270, 96  # of an SVG; the edge is axis and legend
 STAGES_HEIGHT, BAR_HEIGHT = 44, 12
+pygal.etree.etree.to_etree()  # the same with and without lxml
 STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
 TICKS = 8
-
-
-class ReportError(Exception):
-    """The page cannot be made. The text is a sentence for the user."""
-
-
-def library() -> Any:
-    """Return pygal. Raises ReportError if it is not installed."""
-    try:
-        import pygal
-    except ImportError as error:
-        raise ReportError(NO_PYGAL) from error
-    pygal.etree.etree.to_etree()  # the same with and without lxml
-    return pygal
 
 
 def ticks(low: float, high: float) -> list[float]:
@@ -54,7 +41,7 @@ def duration(seconds: float) -> str:
 
 def chart(figure: Mapping[str, Any]) -> Any:
     """Return the pygal chart of a figure. What has labels is drawn from the left to the right, the first label on top."""
-    pygal, kind, series, rows = library(), figure["kind"], figure["series"], len(figure["labels"])
+    kind, series, rows = figure["kind"], figure["series"], len(figure["labels"])
     common = {
         "js": [], "css": [], "no_prefix": True, "width": WIDTH, "margin": 4, "margin_bottom": 28, "margin_right": 36, "spacing": 8,
         "max_scale": 6, "min_scale": 3,
@@ -98,7 +85,7 @@ def _cleaned(node: Any) -> None:
 
 
 def svg(figure: Mapping[str, Any], name: str) -> str:
-    """Return the figure as an SVG element whose colours are those of the page. Raises ReportError."""
+    """Return the figure as an SVG element whose colours are those of the page."""
     root = chart(figure).render_tree()
     for each in root.findall("title"):
         root.remove(each)
@@ -108,11 +95,11 @@ def svg(figure: Mapping[str, Any], name: str) -> str:
         element = root.makeelement(tag, {"id": f"{name}-{tag}"})
         element.text = text
         root.insert(place, element)
-    return str(library().etree.etree.tostring(root, encoding="unicode"))  # it escapes all texts
+    return str(pygal.etree.etree.tostring(root, encoding="unicode"))  # it escapes all texts
 
 
 def render(page: Mapping[str, Any]) -> str:
-    """Return the HTML of a page of report_data.plan(). Raises ReportError."""
+    """Return the HTML of a page of report_data.plan()."""
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     sections = [
         {**part, "figures": [{**figure, "svg": svg(figure, f"{part['id']}-{place}")} for place, figure in enumerate(part["figures"])]}

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """PRIVATE: what a report is made of: results of this run, receipts and bench results on the controller, and what an earlier report read of a node.
 
-Files on the controller may be damaged: what is not JSON is left out, and a sentence tells how many. Controller only.
+Files on the controller may be damaged: what is not JSON is left out. Controller only.
 """
 
 from __future__ import annotations
@@ -15,15 +15,12 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded, redact
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import kv_estimate
 from ansible_collections.gb10.cluster.plugins.module_utils._release.brief import brief
 from ansible_collections.gb10.cluster.plugins.module_utils._release.group import rank_fault, unread
 from ansible_collections.gb10.cluster.plugins.plugin_utils import receipts as kept_receipts
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import plain
-from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_schema import ProfileError
 
 CACHE = "report-nodes.json"
-MOST_LEVELS, MOST_FILES = 16, 200
 RECORDS = ("read_at", "receipts", "events", "memory", "bandwidth")
 
 
@@ -36,30 +33,15 @@ def _load(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def receipts_in(folder: Path) -> tuple[list[dict[str, Any]], str]:
-    """Return the briefs of the newest receipts in a group's folder, and a sentence about those that cannot be read."""
-    paths = kept_receipts.newest(folder)
-    good = [brief(each) for each in map(_load, paths) if each]
-    lost = len(paths) - len(good)
-    return good, f"{lost} of {len(paths)} receipts in {folder} cannot be read and are left out." if lost else ""
+def receipts_in(folder: Path) -> list[dict[str, Any]]:
+    """Return the briefs of the newest receipts in a group's folder that can be read."""
+    return [brief(each) for each in map(_load, kept_receipts.newest(folder)) if each]
 
 
 def bench_in(folder: Path, group: str) -> dict[str, Any]:
     """Return the last result of bench.yml of a group, with its time; empty without one."""
     files = ((_load(path), path.stem[-16:]) for path in sorted(folder.glob(f"{group}-????????T??????Z.json"), reverse=True))
     return next(({**found, "at": f"{at[:4]}-{at[4:6]}-{at[6:8]} {at[9:11]}:{at[11:13]}"} for found, at in files if found), {})
-
-
-def speeds_in(folder: Path) -> dict[str, Any]:
-    """Return what smoke.yml and sanity.yml have measured of a group's last measured release: `release`, `profile`, `levels`; empty without a file.
-
-    Each file has the levels of one run. The last result of each level counts, and of the levels the newest ones.
-    """
-    found = (each for each in map(_load, sorted(folder.glob("speed-*.json"))[:MOST_FILES]) if each.get("levels"))
-    read = sorted(found, key=lambda each: str(each["levels"][0]["at"]))
-    about = {key: read[-1][key] for key in ("release", "profile")} if read else {}
-    levels = {level["concurrency"]: level for each in read if {**each, **about} == each for level in each["levels"]}
-    return {**about, "levels": sorted(levels.values(), key=lambda level: str(level["at"]))[-MOST_LEVELS:]} if read else {}
 
 
 def _problem(result: Mapping[str, Any]) -> str:
@@ -92,16 +74,3 @@ def nodes_of(hosts: Sequence[str], results: Mapping[str, Mapping[str, Any]], fol
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(str(folder / CACHE), json.dumps(known) + "\n", 0o600)
     return {host: {**known.get(host, {}), "problem": problems[host]} for host in hosts}
-
-
-def estimates_of(profile: Mapping[str, Any], receipts: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    """Return the estimated KV pool of the inventory's profile for the memory of its last boot, by its name."""
-    boots = [each["ranks"] for each in receipts if each.get("profile") == profile.get("name") and each.get("ranks")]
-    ranks = [
-        {"rank": number, "host": each.get("host"), "engine_running": True, **(each.get("memory") or {})}
-        for number, each in enumerate(boots[-1] if boots else [])
-    ]
-    try:
-        return {str(profile["name"]): kv_estimate.make_plan(profile, ranks)["expected_tokens"]} if ranks else {}
-    except (kv_estimate.PlanError, ProfileError, KeyError, TypeError, ValueError):  # the receipt has no memory, or the profile no figures
-        return {}

@@ -8,7 +8,6 @@ The texts follow inventories/spark-pair.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ import yaml
 from ansible.errors import AnsibleActionFail
 from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
+from ansible_collections.gb10.cluster.plugins.plugin_utils.compose_yaml import compose_yaml
 from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader
 
 HOSTS, GROUP = "hosts.yml", "group_vars/gb10.yml"
@@ -29,6 +29,14 @@ COMMENTS = {
     "gb10_fabric_cidrs": "The networks of the QSFP link, one for each rail.",
     "roce_foreign_policy": "What to do with the network configuration of other tools on the rails: adopt, replace or refuse.",
 }
+_HOSTS_TEXT = """---
+# Your two machines, written by playbooks/setup.yml.
+# The first host is the head (rank 0, serves the API), the second is the worker. pair1 is a serving group: the hosts that serve one model together.
+"""
+_GROUP_TEXT = """---
+# What you want of the pair, written by playbooks/setup.yml.
+# docs/inventory.md has all variables, `ansible-doc -t role gb10.cluster.<role>` those of a role.
+"""
 _API_KEY = """
 # The key that the API asks for. Without one the first run makes a key and keeps it on the head. To choose one, paste here what this prints:
 #   ansible-vault encrypt_string --stdin-name vllm_tp2_api_key
@@ -76,43 +84,15 @@ def _load(path: Path) -> Any:
         raise AnsibleActionFail(f"{path}{f':{mark.line + 1}' if mark else ''} is not valid YAML. Correct it. {_OTHER}.") from None
 
 
-def _line(key: str, value: Any) -> str:
-    """Return `key: value` as YAML reads it back: a string is plain if it can only be a string, else in quotes."""
-    if isinstance(value, str):
-        plain = re.fullmatch(r"[A-Za-z_/][A-Za-z0-9_./-]*|\d{1,3}(?:\.\d{1,3}){3}", value)
-        word = value.lower() in ("y", "yes", "n", "no", "true", "false", "on", "off", "null", "none")
-        return f"{key}: {value if plain and not word else json.dumps(value, ensure_ascii=False)}"
-    return f"{key}: {json.dumps(value)}"
-
-
 def hosts_text(hosts: Mapping[str, Mapping[str, Any]]) -> str:
     """Return hosts.yml; the head comes first."""
-    lines = [
-        "---",
-        "# Your two machines, written by playbooks/setup.yml.",
-        "# The first host is the head (rank 0, serves the API), the second is the worker.",
-        "gb10:",
-        "  children:",
-        "    pair1:  # one serving group: the hosts that serve one model together",
-        "      hosts:",
-    ]
-    for name, variables in hosts.items():
-        lines += [f"        {_line(name, '').partition(':')[0] if re.fullmatch('[a-z][a-z0-9-]*', name) else json.dumps(name)}:"]
-        lines += [f"          {_line(key, value)}" for key, value in variables.items()]
-    return "\n".join(lines) + "\n"
+    return _HOSTS_TEXT + compose_yaml({"gb10": {"children": {"pair1": {"hosts": hosts}}}})
 
 
 def group_text(values: Mapping[str, Any]) -> str:
     """Return group_vars/gb10.yml; `values` has the variables of COMMENTS that are set."""
-    lines = [
-        "---",
-        "# What you want of the pair, written by playbooks/setup.yml.",
-        "# docs/inventory.md has all variables, `ansible-doc -t role gb10.cluster.<role>` those of a role.",
-    ]
-    for key, comment in COMMENTS.items():
-        if key in values:
-            lines += ["", f"# {comment}", _line(key, values[key])]
-    return "\n".join(lines) + "\n" + _API_KEY
+    parts = [f"\n# {comment}\n{compose_yaml({key: values[key]})}" for key, comment in COMMENTS.items() if key in values]
+    return _GROUP_TEXT + "".join(parts) + _API_KEY
 
 
 def host_names(found: Sequence[str]) -> list[str]:

@@ -12,14 +12,10 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import models
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.text import AVAILABLE, availability, by_availability, thousands
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.text import AVAILABLE, availability, by_availability, facts, table
 
 Record = Mapping[str, Any]
 
-IMAGE_GIB = 30.0  # an image whose size is not published: the default of preflight
-FREE_GIB = 5.0  # stays free, as in preflight
-GIB_A_MINUTE = 6.5  # of a download at 1 Gbit/s
 MAX_LINES = 8  # of a machine's configuration files of other tools
 
 
@@ -113,48 +109,6 @@ def adoptable(fabrics: Sequence[Record]) -> Adopted | None:
     return Adopted(networks[0], addresses) if same and distinct else None
 
 
-def needed_gib(profile: Record) -> tuple[float, float]:
-    """Return the GiB that the image and the weights of a profile need on one machine."""
-    image = profile["image"]["size_gib"]
-    return float(IMAGE_GIB if image is None else image), models.disk_gib(profile)
-
-
-def shortages(profile: Record, names: Sequence[str], nodes: Sequence[Record]) -> list[str]:
-    """Return one sentence for each file system without the space that the profile needs. Weights that are there already are not counted."""
-    found = []
-    for name, node in zip(names, nodes):
-        disks = list(node["disks"])
-        if not disks:
-            continue
-        by_device: dict[str, tuple[Record, float]] = {}
-        for disk, gib in zip((disks[0], disks[-1]), needed_gib(profile)):
-            device = str(disk.get("device") or disk["path"])
-            by_device[device] = (disk, by_device.get(device, (disk, 0.0))[1] + gib)  # the store's path, if both are on one
-        for disk, gib in by_device.values():
-            if gib and disk["free_gib"] < gib + FREE_GIB:
-                other = ", or choose a folder on a larger disk with gb10_model_store" if disk is disks[-1] else ""
-                found.append(
-                    f"{name} has {disk['free_gib']:,.0f} GiB free at {disk['path']}. {profile['name']} requires {gib + FREE_GIB:,.0f} GiB. "
-                    f"Remove files there or choose a smaller profile{other}."
-                )
-    return found
-
-
-def _time(profile: Record) -> str:
-    """Return the minutes that a profile takes until it serves for the first time, as far as they are published or follow from a size."""
-    image, published = profile["image"], profile["published"]
-    parts = []
-    sizes = [value for value in (image["download_gib"] if image.get("base", image)["pull"] else None, models.disk_gib(profile)) if value]
-    if sizes:
-        parts.append(f"download {sum(sizes) / GIB_A_MINUTE:.0f} min at 1 Gbit/s")
-    if image["build_minutes"]:
-        parts.append(f"build {image['build_minutes']:g} min")
-    boot = next((published[key] for key in ("boot_minutes_first", "cold_boot_minutes", "boot_minutes", "run_cold_start_minutes") if key in published), None)
-    if boot:
-        parts.append(f"first boot {boot:g} min")
-    return ", ".join(parts) or "-"
-
-
 def profile_choices(profiles: Mapping[str, Record]) -> list[str]:
     """Return the names of the profiles that a pair can serve and whose image is available, the easiest to get first."""
 
@@ -165,20 +119,11 @@ def profile_choices(profiles: Mapping[str, Record]) -> list[str]:
     return [name for name in by_availability(profiles) if fits(profiles[name])]
 
 
-def profile_table(profiles: Mapping[str, Record], choices: Sequence[str], names: Sequence[str], nodes: Sequence[Record]) -> list[str]:
-    """Return the profiles as the lines of a table with a number each."""
-    rows = [("", "profile", "context", "image", "disk", "fits", "time until it serves")]
-    for number, name in enumerate(choices, 1):
-        profile = profiles[name]
-        size = profile["model"]["size_gib"]
-        fits = "unknown" if not all(node["disks"] for node in nodes) or not size else "no" if shortages(profile, names, nodes) else "yes"
-        disk = f"{sum(needed_gib(profile)):,.0f} GiB" if size else "unknown"
-        image = AVAILABLE[availability(profile["image"])][0]
-        rows.append((str(number), name, thousands(profile["gate"]["context"]), image, disk, fits, _time(profile)))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
-    shown = {AVAILABLE[availability(profiles[name]["image"])] for name in choices}
-    return lines + [f"{word}: {why}" for word, why in AVAILABLE if (word, why) in shown]
+def profile_table(profiles: Mapping[str, Record], choices: Sequence[str]) -> list[str]:
+    """Return the table of profiles.yml, with a number for each."""
+    header, *lines = table([facts(profiles[name]) for name in choices])
+    numbered = [f"{number:>2}  {line}" for number, line in enumerate(lines[: len(choices)], 1)]
+    return [f"    {header}", *numbered, *lines[len(choices) + 1 :]]
 
 
 def chosen(answer: str, choices: Sequence[str]) -> str:

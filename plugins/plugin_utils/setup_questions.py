@@ -28,7 +28,7 @@ class Question(NamedTuple):
     check: Callable[[str], str]
 
 
-class NoTerminalError(Exception):
+class NoTerminalError(AnsibleActionFail):
     """No terminal is there to ask on."""
 
 
@@ -104,7 +104,7 @@ POLICY = Question(
 )
 WRITE = Question("setup_write", "Write it?", "Only these files change.", _yes_no_fault)
 # The answers that -e can give, and the folder.
-VARIABLES = ("setup_inventory", "setup_accept_host_keys", *(each.variable for each in (HEAD, WORKER, USER, PROFILE, STORE, POLICY, WRITE)))
+VARIABLES = ("setup_inventory", *(each.variable for each in (HEAD, WORKER, USER, PROFILE, STORE, POLICY, WRITE)))
 
 
 class Terminal:
@@ -115,12 +115,12 @@ class Terminal:
         for line in lines:
             Display().display(printable(line), color=color)
 
-    def typed(self, prompt: str, private: bool = False) -> str:
-        """Return what the user types; a private answer is not shown. Raises NoTerminalError."""
+    def typed(self, prompt: str, missing: str, private: bool = False) -> str:
+        """Return what the user types; a private answer is not shown. `missing` is the sentence for a run without a terminal. Raises AnsibleActionFail."""
         try:
             answer: Any = Display().prompt_until(printable(prompt), private=private)
         except AnsiblePromptNoninteractive:
-            raise NoTerminalError from None
+            raise NoTerminalError(f"setup.yml has no terminal to ask on. {missing}") from None
         except AnsiblePromptInterrupt:
             raise AnsibleActionFail("setup.yml was stopped by the user. No inventory was written. Run it again to continue.") from None
         return bytes(answer).decode("utf-8", "replace").strip("\r\n")
@@ -128,21 +128,21 @@ class Terminal:
     def ask(self, question: Question, default: str = "", given: Any = None, needed: bool = False) -> str:
         """Return a valid answer: the given one, else that of the user, else the default, which is not taken without a terminal if the answer is needed."""
         text = str(given if given is not None else "").strip()
-        fault = question.check(text) if text else ""
-        if text and not fault:
-            return text
-        while True:
+        if text and question.check(text):
+            raise AnsibleActionFail(f"{question.variable} {question.check(text)}.")
+        fault = ""
+        while not text:
             shown = f"{question.variable} {fault}.\n" if fault else ""
+            prompt = f"\n{shown}{question.reason}\n{question.text}{f' [{default}]' if default else ''}:"
             try:
-                answer = self.typed(f"\n{shown}{question.reason}\n{question.text}{f' [{default}]' if default else ''}:").strip() or default
+                typed = self.typed(prompt, f"Add -e {question.variable}=VALUE ({question.text}).").strip() or default
             except NoTerminalError:
-                if fault or needed or not default:
-                    missing = f"setup.yml has no terminal to ask on, and {question.variable} is not set. Add -e {question.variable}=VALUE ({question.text})."
-                    raise AnsibleActionFail(f"{question.variable} {fault}." if fault else missing) from None
+                if needed or not default:
+                    raise
                 return default
-            fault = question.check(answer) if printable(answer) == answer else f"is {printable(answer)!r}, which has characters that cannot be printed"
-            if not fault:
-                return answer
+            fault = question.check(typed) if printable(typed) == typed else f"is {printable(typed)!r}, which has characters that cannot be printed"
+            text = "" if fault else typed
+        return text
 
     def confirm(self, question: Question, default: str = "yes", given: Any = None, needed: bool = False) -> bool:
         """Return whether the answer is yes."""

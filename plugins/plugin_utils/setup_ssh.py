@@ -8,6 +8,7 @@ A task has no terminal, so OpenSSH asks through its SSH_ASKPASS, and the questio
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import select
@@ -25,12 +26,13 @@ from ansible_collections.gb10.cluster.plugins.module_utils._host import access
 from ansible_collections.gb10.cluster.plugins.module_utils._host.command import LATE, run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory import ssh_failure
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_login import ssh_words
+from ansible_collections.gb10.cluster.plugins.plugin_utils.setup_questions import NoTerminalError
 
 _SECONDS = 60  # of one connection with its command
 _PATIENCE = 600  # seconds of a program whose questions a person answers
 _LIMIT = 1 << 16  # a machine can print without end
-_OPTIONS = ("ConnectTimeout=10", "ControlMaster=no", "ControlPath=none")  # no shared connection: what counts is that a new one works
-_ASKED = ("BatchMode=no", "StrictHostKeyChecking=ask", "FingerprintHash=sha256")
+_OPTIONS = ("-o", "ConnectTimeout=10", "-o", "ControlMaster=no", "-o", "ControlPath=none")  # no shared connection: what counts is that a new one works
+_ASKED = ("-o", "BatchMode=no", "-o", "StrictHostKeyChecking=ask", "-o", "FingerprintHash=sha256")
 _LOOK = (
     'echo "gb10-host $(uname -n)"; echo "gb10-id $(cat /etc/machine-id 2>/dev/null)"; '
     "if sudo -k -n true >/dev/null 2>&1; then echo gb10-sudo yes; else echo gb10-sudo no; fi"
@@ -42,33 +44,26 @@ Answer = Callable[[str], str]  # the answer to a question of OpenSSH; empty for 
 
 
 def asked(argv: list[str], answer: Answer) -> str:
-    """Run a program of OpenSSH whose questions are answered; return why it failed, empty if it did not."""
+    """Run a program of OpenSSH whose questions are answered; return what it prints if it fails. Raises what `answer` raises, after it has ended."""
     with tempfile.TemporaryDirectory(dir=constants.DEFAULT_LOCAL_TMP) as folder, ThreadPoolExecutor(1) as pool:
-        script = Path(folder, "askpass")
+        script, faults = Path(folder, "askpass"), list[AnsibleActionFail]()
         script.write_text(_ASKPASS, encoding="utf-8")
         script.chmod(0o700)
-        ends = []
         for name in ("question", "answer"):
             os.mkfifo(Path(folder, name), 0o600)
-            ends.append(os.open(Path(folder, name), os.O_RDWR))
-        fault = None
-        try:
-            run = pool.submit(
-                run_command, argv, _PATIENCE, env={"SSH_ASKPASS": str(script), "SSH_ASKPASS_REQUIRE": "force", "GB10_SETUP": folder}, limit=_LIMIT
-            )
+        environment = {"SSH_ASKPASS": str(script), "SSH_ASKPASS_REQUIRE": "force", "GB10_SETUP": folder}
+        with open(Path(folder, "question"), "r+b", buffering=0) as question, open(Path(folder, "answer"), "r+b", buffering=0) as reply:
+            run = pool.submit(run_command, argv, _PATIENCE, env=environment, limit=_LIMIT)
             while not run.done():
-                if select.select(ends[:1], [], [], 0.1)[0]:
-                    reply, text = "", os.read(ends[0], _LIMIT).decode("utf-8", "replace")
+                if select.select([question], [], [], 0.1)[0]:
+                    text, typed = question.read(_LIMIT).decode("utf-8", "replace"), ""
                     try:
-                        reply = "" if fault else answer(text)
-                    except AnsibleActionFail as error:  # OpenSSH ends it by itself when it gets no answer
-                        fault = error
-                    os.write(ends[1], f"{reply}\n".encode())
-        finally:
-            for end in ends:
-                os.close(end)
-        if fault:
-            raise fault
+                        typed = "" if faults else answer(text)
+                    except AnsibleActionFail as error:  # OpenSSH ends by itself when it gets no answer
+                        faults.append(error)
+                    reply.write(f"{typed}\n".encode())
+        if faults:
+            raise faults[0]
         rc, out, err = run.result()
         return (err.strip() or out.strip() or f"exit code {rc}") if rc else ""
 
@@ -90,11 +85,10 @@ class Machine:
         return ssh_words({"ansible_user": self.user, "ansible_host": self.address, "ansible_port": self.port, "ansible_ssh_private_key_file": self.key}, "")
 
     def _ssh(self, command: str, *options: str) -> list[str]:
-        words = [word for option in (*_OPTIONS, *options) for word in ("-o", option)]
-        return ["sh", "-c", command] if self.local else ["ssh", *words, *self._words(), f"sh -c {shlex.quote(command)}"]
+        return ["sh", "-c", command] if self.local else ["ssh", *_OPTIONS, *options, *self._words(), f"sh -c {shlex.quote(command)}"]
 
     def _run(self, command: str, text: str = "") -> tuple[int, str, str]:
-        rc, out, err = run_command(self._ssh(command, "BatchMode=yes", "StrictHostKeyChecking=yes"), _SECONDS, stdin=text, limit=_LIMIT)
+        rc, out, err = run_command(self._ssh(command, "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes"), _SECONDS, stdin=text, limit=_LIMIT)
         return (255, "", "Connection timed out during banner exchange") if rc == LATE and not out else (rc, out, err)
 
     def look(self) -> str:
@@ -106,55 +100,43 @@ class Machine:
         self.name, self.machine_id, self.asks = found.get("host", ""), found.get("id", ""), found["sudo"] != "yes"
         return ""
 
-    def sudo(self, password: str) -> str:
-        """Return why sudo does not accept a password; empty if it does. The password goes through the connection's standard input."""
+    def sudo(self, password: str) -> bool:
+        """Return whether sudo accepts a password, which goes through the connection's standard input. Raises AnsibleActionFail if it is not about that."""
         rc, _out, err = self._run("sudo -k -S -p '' true", password + "\n")
         cause = access.cause_of(err)
-        if rc and cause is access.SUDOERS:
-            return f"{cause.found}. {cause.remedy[0].upper()}{cause.remedy[1:]}"
-        ended = f"the connection ended while sudo ran: {ssh_failure.found(err) or err.strip()[:200] or 'no message'}"
-        return "" if rc == 0 else ended if rc == 255 else "sudo does not accept the password"
+        if rc == 255 or cause is access.SUDOERS:
+            why = f"{cause.found}: {cause.remedy}" if cause else f"the connection ended while sudo ran: {ssh_failure.found(err) or err.strip()[:200]}"
+            raise AnsibleActionFail(f"{self.address}: {why}.")
+        return rc == 0
 
-    def identities(self) -> list[Path]:
-        """Return where OpenSSH looks for private keys, by its own configuration."""
-        _rc, out, _err = run_command(["ssh", "-G", *self._words()], _SECONDS, limit=_LIMIT)
-        return [Path(self.key).expanduser()] if self.key else [Path(each).expanduser() for each in re.findall(r"^identityfile (.+)$", out, re.MULTILINE)]
-
-    def reach(self, answer: Answer, make_key: Callable[[], bool], once: bool) -> None:
-        """Make the login with a key work. Raises AnsibleActionFail with what to do. With `once` a wrong password is not asked for again."""
-        failure = self.look()
-        if ssh_failure.cause(failure) == "host_key_unknown":
-            asked(self._ssh("true", *_ASKED, "PreferredAuthentications=none"), answer)
-            failure = self.look()
+    def reach(self, answer: Answer, make_key: Callable[[], bool]) -> None:
+        """Make the login with a key work: OpenSSH asks for the host key, ssh-copy-id for the password. Raises AnsibleActionFail with what to do."""
+        failure, copy = self.look(), ["ssh-copy-id", *_OPTIONS, *_ASKED, *self._words()]
+        with contextlib.suppress(NoTerminalError):  # what it would ask for has its remedy
             if ssh_failure.cause(failure) == "host_key_unknown":
-                raise AnsibleActionFail(f"The SSH host key of {self.address} was not confirmed, so nothing was stored. Compare it and run setup.yml again.")
-        if ssh_failure.cause(failure) in ("key_refused", "key_missing"):
-            failure = self._install_key(answer, make_key, once)
-            if not failure:
+                asked(self._ssh("true", *_ASKED, "-o", "PreferredAuthentications=none"), answer)
                 failure = self.look()
-                if ssh_failure.cause(failure) == "key_refused":
-                    failure = "its login by key still fails after the key was installed. If the key has a passphrase, load it with `ssh-add` and run again"
+            if ssh_failure.cause(failure) in ("key_refused", "key_missing"):
+                failure = asked(copy, answer)
+                if "No identities found" in failure:
+                    if not make_key():
+                        raise AnsibleActionFail("Ansible needs an SSH key. Make one with `ssh-keygen -t ed25519` and run setup.yml again.")
+                    failure = _new_key() or asked(copy, answer)
+                if not failure and ssh_failure.cause(failure := self.look()) == "key_refused":
+                    why = "the login by key fails after the key was installed. If the key has a passphrase, load it with `ssh-add` and run again"
+                    raise AnsibleActionFail(f"{self.address}: {why}.")
         if failure:
             shown = ssh_failure.sentences(failure, self.address, self.address, self.user, int(self.port or 22))
             last = failure.splitlines()[-1][:200].rstrip(".")
             raise AnsibleActionFail(shown or f"{self.address}: {last}. Run `ssh {shlex.join(self._words())} true` and correct what it reports.")
 
-    def _install_key(self, answer: Answer, make_key: Callable[[], bool], once: bool) -> str:
-        known = self.identities()
-        there = next((path for path in known if Path(f"{path}.pub").is_file()), None)
-        agent = not there and not self.key and run_command(["ssh-add", "-L"], _SECONDS, limit=_LIMIT)[0] == 0
-        if not there and not agent:
-            there = next((path for path in known if "ed25519" in path.name and "_sk" not in path.name), Path("~/.ssh/id_ed25519").expanduser())
-            if not there.exists():
-                if not make_key():
-                    raise AnsibleActionFail("Ansible needs an SSH key. Make one with `ssh-keygen -t ed25519` and run setup.yml again.")
-                there.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                rc, _out, err = run_command(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(there)], _SECONDS)
-                if rc:
-                    raise AnsibleActionFail(f"No SSH key could be made: {err.strip()[:200]}. Make one with `ssh-keygen -t ed25519` and run setup.yml again.")
-        options = [word for option in (*_OPTIONS, *_ASKED, f"NumberOfPasswordPrompts={1 if once else 3}") for word in ("-o", option)]
-        identity = ["-i", str(there)] if there and not self.key else []
-        return asked(["ssh-copy-id", *identity, *options, *self._words()], answer)
+
+def _new_key() -> str:
+    """Make the SSH key of this computer, without a passphrase; return why that failed."""
+    folder = Path("~/.ssh").expanduser()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    rc, out, err = run_command(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "id_ed25519")], _SECONDS)
+    return f"{err or out}\nssh-keygen made no key" if rc else ""
 
 
 def configured_user(address: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import look, status
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.group import DIFFERS, CommandError, Group, answer, complain, show
-from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded, utc
+from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, load_test
 
@@ -42,7 +42,7 @@ def check(group: Group, options: argparse.Namespace) -> int:
     for level, batch in load_test.batches(prompts, levels):
         rows.append(load_test.row_of(level, batch, ask(batch, level)))
         _print(options, load_test.stream_lines(rows[-1]) if options.streams else load_test.table(rows)[0 if len(rows) == 1 else -1 :])
-    document = judged(found, rows, "" if options.streams else _drift(ask, prompts, max(levels)), utc.stamp())
+    document = judged(found, rows, "" if options.streams else _drift(ask, prompts, max(levels)))
     answer(options, document, closing_lines(document))
     if not document["passed"]:
         complain(document["sentence"])
@@ -108,15 +108,13 @@ def _print(options: argparse.Namespace, lines: Sequence[str]) -> None:
         show(line)
 
 
-def judged(found: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], drift: str, at: str) -> dict[str, Any]:
+def judged(found: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], drift: str) -> dict[str, Any]:
     """Return the document. `found` has group, release, profile, port and streams (whether a line is printed for each stream)."""
     bad = load_test.complaint(found["group"], rows)
-    speeds = [{"concurrency": row["concurrency"], "at": at, "tok_s": row["aggregate_tok_s"]} for row in rows if row["aggregate_tok_s"]]
     return {
         "schema": SCHEMA, **found, "passed": not bad, "drift": drift, "rows": list(rows),
         "sentence": bad or f"{found['group']}: {sum(row['requests'] for row in rows)} replies, none bad. {AGENT_HINT}",
         "notes": [f"{found['group']}: {each}" for each in (drift, load_test.cut(rows)) if each],
-        "speed": {"release": found["release"], "profile": found["profile"], "levels": speeds},
     }  # fmt: skip
 
 

@@ -101,7 +101,7 @@ CLUSTER_SPEC: dict[str, dict[str, Any]] = {
 }
 
 # Extra variables of setup.yml, which checks them itself.
-_SETUP = ("setup_head", "setup_worker", "setup_user", "setup_accept_host_keys", "setup_write", "setup_inventory")
+_SETUP = ("setup_head", "setup_worker", "setup_user", "setup_write", "setup_inventory")
 
 # Variables that only a playbook reads, for the command line (-e). Those of the roles are in their argument_specs.
 #

@@ -39,7 +39,7 @@ class World:
         self.same, self.own = False, ""
         self.answers, self.lines, self.prompts, self.private = list[str](), list[str](), list[str](), list[str]()
         self.replies: list[tuple[str, str]] = []
-        self.passwords = ("", "")
+        self.become_pass = ""
 
     def run(self, *answers: str, extra: dict[str, Any] | None = None, **options: Any) -> dict[str, Any]:
         """Run the action with these extra variables and these answers on the terminal."""
@@ -48,7 +48,7 @@ class World:
         action = plugin.ActionModule.__new__(plugin.ActionModule)
         action._task = SimpleNamespace(check_mode=False)
         action._loader = extra or {}
-        action._play_context = SimpleNamespace(password=self.passwords[0], become_pass=self.passwords[1])
+        action._play_context = SimpleNamespace(become_pass=self.become_pass)
         action.validate_argument_spec = lambda **_more: (None, given)
         return action.run()
 
@@ -72,7 +72,7 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
             raise AnsiblePromptInterrupt("user interrupt")
         return answer.encode()
 
-    def reach(machine: Any, answer: Callable[[str], str], _make_key: Any, _once: bool) -> None:
+    def reach(machine: Any, answer: Callable[[str], str], _make_key: Any) -> None:
         here.replies += [(machine.address, answer(text)) for text in here.questions.get(machine.address, [])]
         look(machine)
 
@@ -87,7 +87,7 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
     monkeypatch.setattr(plugin, "load_extra_vars", lambda loader: loader)
     monkeypatch.setattr(setup_ssh.Machine, "reach", reach)
     monkeypatch.setattr(setup_ssh.Machine, "look", look)
-    monkeypatch.setattr(setup_ssh.Machine, "sudo", lambda machine, given: "" if given == here.sudo[machine.address] else "sudo does not accept the password")
+    monkeypatch.setattr(setup_ssh.Machine, "sudo", lambda machine, given: given == here.sudo[machine.address])
     monkeypatch.setattr(setup_ssh, "own", lambda address: address if address == here.own else "")
     monkeypatch.setattr(setup_ssh, "configured_user", lambda _address: "me-in-config")
     return here
@@ -101,25 +101,22 @@ def logins(result: dict[str, Any]) -> list[tuple[str, str]]:
 def test_from_nothing_by_answering(world: World) -> None:
     world.questions = {"10.0.0.1": [HOST_KEY, "nvidia@10.0.0.1's password: "], "10.0.0.2": [HOST_KEY]}
     world.sudo = {"10.0.0.1": "pw-1", "10.0.0.2": "pw-1"}
-    result = world.run("10.0.0.1", "10.0.0.2", "nvidia", "yes", "login-1", FINGERPRINT, "pw-1", "")
+    result = world.run("10.0.0.1", "10.0.0.2", "nvidia", "", "yes", "login-1", FINGERPRINT, "pw-1")
     assert logins(result) == [("nvidia", "10.0.0.1"), ("nvidia", "10.0.0.2")]
     assert (result["password"], result["_ansible_no_log"], result["model_store"]) == ("pw-1", True, "/srv/models")
     assert world.replies == [("10.0.0.1", "yes"), ("10.0.0.1", "login-1"), ("10.0.0.2", FINGERPRINT)]
     assert world.answers == []
-    assert f"{FINGERPRINT}." in world.prompts[3]
-    assert "ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub" in world.prompts[3]
-    assert world.prompts[3].endswith("Continue (yes/no/[fingerprint]):")
+    assert f"{FINGERPRINT}." in world.prompts[4]
+    assert "ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub" in world.prompts[4]
+    assert world.prompts[4].endswith("Continue (yes/no/[fingerprint]):")
     assert "pw-1" not in world.screen + "".join(world.private)
     assert "login-1" not in world.screen + "".join(world.private)
     assert len(world.private) == 2
 
 
 def test_with_all_answers_given_nothing_is_asked(world: World) -> None:
-    world.questions = {"10.0.0.1": [HOST_KEY, "nvidia@10.0.0.1's password: "]}
-    world.sudo, world.passwords, world.interactive = {"10.0.0.2": "pw-2"}, ("pw-1", "pw-2"), False
-    result = world.run(extra={**GIVEN, "setup_accept_host_keys": f"SHA256:{'b' * 43},{FINGERPRINT}="})
-    assert world.replies == [("10.0.0.1", "yes"), ("10.0.0.1", "pw-1")]
-    assert result["password"] == "pw-2"
+    world.sudo, world.become_pass, world.interactive = {"10.0.0.2": "pw-2"}, "pw-2", False
+    assert world.run(extra=GIVEN)["password"] == "pw-2"
 
 
 def test_an_invalid_answer_is_asked_again_with_the_reason(world: World) -> None:
@@ -130,27 +127,23 @@ def test_an_invalid_answer_is_asked_again_with_the_reason(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("extra", "questions", "words"),
+    ("extra", "words"),
     [
-        ({}, [], "setup_head is not set. Add -e setup_head=VALUE"),
-        ({"setup_head": "10.0.0.1"}, [], "setup_worker is not set"),
-        ({"setup_head": "10.0.0.256", "setup_worker": "10.0.0.2"}, [], "setup_head is '10.0.0.256', which is not a valid IPv4 address"),
-        ({**GIVEN, "setup_worker": "10.0.0.1"}, [], "setup_worker is the address of the first machine"),
-        ({"setup_haed": "10.0.0.1"}, [], "-e setup_haed is not a variable of setup.yml; did you mean setup_head?"),
-        ({"roce_foreign_policy": "adpot"}, [], "roce_foreign_policy is 'adpot', expected one of adopt, replace, refuse; did you mean adopt?"),
-        ({"gb10_model_store": "models"}, [], "gb10_model_store is 'models', expected an absolute path"),
-        ({"setup_accept_host_keys": "yes"}, [], "setup_accept_host_keys has 'yes', expected fingerprints"),
-        (GIVEN, [HOST_KEY], f"prints {FINGERPRINT} on the machine, add -e setup_accept_host_keys={FINGERPRINT}"),
-        ({**GIVEN, "setup_accept_host_keys": "SHA256:" + "b" * 43}, [HOST_KEY], "which is not in setup_accept_host_keys. It is not stored."),
-        (GIVEN, ["password: "], "ssh-copy-id nvidia@10.0.0.1"),
+        ({}, "no terminal to ask on. Add -e setup_head=VALUE"),
+        ({"setup_head": "10.0.0.1"}, "-e setup_worker=VALUE"),
+        ({"setup_head": "10.0.0.256", "setup_worker": "10.0.0.2"}, "setup_head is '10.0.0.256', which is not a valid IPv4 address"),
+        ({**GIVEN, "setup_worker": "10.0.0.1"}, "setup_worker is the address of the first machine"),
+        ({**GIVEN, "setup_user": "-x"}, "setup_user is '-x', expected a login name"),
+        ({"setup_haed": "10.0.0.1"}, "-e setup_haed is not a variable of setup.yml; did you mean setup_head?"),
+        ({"roce_foreign_policy": "adpot"}, "roce_foreign_policy is 'adpot', expected one of adopt, replace, refuse; did you mean adopt?"),
+        ({**GIVEN, "gb10_model_store": "models"}, "gb10_model_store is 'models', expected an absolute path"),
     ],
 )  # fmt: skip
-def test_without_a_terminal_one_sentence_names_what_is_missing(world: World, extra: dict[str, Any], questions: list[str], words: str) -> None:
-    world.interactive, world.questions = False, {"10.0.0.1": questions}
+def test_without_a_terminal_one_sentence_names_what_is_missing(world: World, extra: dict[str, Any], words: str) -> None:
+    world.interactive = False
     with pytest.raises(AnsibleActionFail) as raised:
         world.run(extra=extra)
     assert words in str(raised.value)
-    assert world.replies == []
 
 
 def test_the_user_can_stop_it(world: World) -> None:
@@ -161,7 +154,7 @@ def test_the_user_can_stop_it(world: World) -> None:
 def test_two_addresses_of_one_machine_are_refused(world: World) -> None:
     world.same = True
     with pytest.raises(AnsibleActionFail, match="are the same machine"):
-        world.run(extra=GIVEN)
+        world.run("", extra=GIVEN)
 
 
 def test_a_login_in_front_of_an_address_is_used_for_its_machine(world: World) -> None:
@@ -178,21 +171,21 @@ def test_this_computer_is_reached_without_ssh(world: World) -> None:
 
 def test_a_password_of_sudo_is_asked_for_once_and_names_the_machines_that_get_it(world: World) -> None:
     world.sudo = {"10.0.0.1": "pw-1", "10.0.0.2": "pw-1"}
-    world.run("wrong", "pw-1", "", extra=GIVEN)
+    world.run("", "wrong", "pw-1", extra=GIVEN)
     assert all("sudo on nvidia@10.0.0.1 and nvidia@10.0.0.2 asks" in prompt for prompt in world.private)
-    assert "10.0.0.1: sudo does not accept the password." in world.private[1]
+    assert "10.0.0.1 and 10.0.0.2: sudo does not accept the password." in world.private[1]
     world.sudo["10.0.0.2"] = "pw-2"
     with pytest.raises(AnsibleActionFail, match=r"^10\.0\.0\.2: sudo does not accept the password\. -K takes one password for both machines: set the same one"):
-        world.run("pw-1", "pw-1", "pw-1", extra=GIVEN)
+        world.run("", "pw-1", "pw-1", "pw-1", extra=GIVEN)
     world.interactive = False
-    with pytest.raises(AnsibleActionFail, match=r"no terminal to ask on\. Add -K \(--ask-become-pass\)"):
+    with pytest.raises(AnsibleActionFail, match=r"no terminal to ask on\. sudo on .* Add -K \(--ask-become-pass\)"):
         world.run(extra=GIVEN)
 
 
 def test_the_password_of_a_login_is_given_to_its_own_machine_only(world: World) -> None:
     world.questions = {address: [f"nvidia@{address}'s password: "] for address in ("10.0.0.1", "10.0.0.2")}
     world.sudo = {"10.0.0.2": "pw-2"}
-    world.run("login-1", "login-2", "pw-2", "", extra=GIVEN)
+    world.run("", "login-1", "login-2", "pw-2", extra=GIVEN)
     assert world.replies == [("10.0.0.1", "login-1"), ("10.0.0.2", "login-2")]
     assert len(world.private) == 3
 
@@ -232,12 +225,12 @@ def test_addresses_of_nvidia_sync_are_kept(world: World) -> None:
     assert (values["roce_foreign_policy"], values["gb10_fabric_cidrs"]) == ("adopt", ["10.100.192.0/24", "10.100.193.0/24"])
     assert hosts["spark-2"]["gb10_fabric_addresses"] == ["10.100.192.2", "10.100.193.2"]
     assert "Network configuration of NVIDIA Sync on the rails: /etc/netplan/99-nvidia-sync-cluster.yaml" in world.screen
-    assert "spark-1 has 100 GiB free at /srv/models. b12x-fp8-1m requires 183 GiB." in world.screen
+    assert "Free at /srv/models: 100 of 3,666 GiB" in world.screen
     assert not propose(world, foreign=True)["changed"], world.screen
 
 
 def test_the_policy_needs_an_answer_without_a_terminal(world: World) -> None:
-    with pytest.raises(AnsibleActionFail, match="roce_foreign_policy is not set"):
+    with pytest.raises(AnsibleActionFail, match="-e roce_foreign_policy=VALUE"):
         propose(world, foreign=True)
     assert not world.folder.exists()
 

@@ -68,16 +68,15 @@ def test_damaged_record_of_an_earlier_report_counts_as_missing(tmp_path: Path, t
     assert report_sources.nodes_of(HOSTS, {}, tmp_path)["spark-1"] == {"problem": "it is not in this run"}
 
 
-def test_receipts_are_read_by_their_name_and_damaged_ones_are_counted(tmp_path: Path) -> None:
+def test_receipts_are_read_by_their_name_without_damaged_ones(tmp_path: Path) -> None:
     put(tmp_path, "20261125T070000Z-4f0c-passed.json", RECEIPT)
     put(tmp_path, "last-good.json", RECEIPT)
     put(tmp_path, report_sources.CACHE, {})
     for number, content in enumerate(("", "{", [])):
         put(tmp_path, f"2026112{number}-4f0c-failed.json", content)
-    found, note = report_sources.receipts_in(tmp_path)
+    found = report_sources.receipts_in(tmp_path)
     assert found == [{"release": "4f0c", "profile": "p", "time": "2026-11-25T07:00:00Z", "passed": True, "seconds": 50.0, "ranks": [{"rank": 0}], "models": []}]
-    assert note == f"3 of 4 receipts in {tmp_path} cannot be read and are left out."
-    assert report_sources.receipts_in(tmp_path / "none") == ([], "")
+    assert report_sources.receipts_in(tmp_path / "none") == []
 
 
 def test_last_readable_bench_of_the_group_counts(tmp_path: Path) -> None:
@@ -87,24 +86,3 @@ def test_last_readable_bench_of_the_group_counts(tmp_path: Path) -> None:
     found = report_sources.bench_in(tmp_path, "pair1")
     assert (found["at"], found["release"]) == ("2026-11-24 11:00", "4f0c")
     assert report_sources.bench_in(tmp_path, "pair2") == {}
-
-
-def test_last_speed_of_each_level_of_the_last_release_counts(tmp_path: Path) -> None:
-    def keep(name: str, at: str, speeds: dict[int, float], release: str = "4f0c") -> list[tuple[int, str, float]]:
-        levels = [{"concurrency": number, "at": at, "tok_s": speed} for number, speed in speeds.items()]
-        put(tmp_path, f"speed-{name}.json", {"release": release, "profile": "p", "levels": levels})
-        return [tuple(each.values()) for each in report_sources.speeds_in(tmp_path)["levels"]]
-
-    assert report_sources.speeds_in(tmp_path) == {}
-    assert keep("1-2", "2026-11-25T07", {1: 50.0, 2: 60.0}) == [(1, "2026-11-25T07", 50.0), (2, "2026-11-25T07", 60.0)]
-    assert keep("1", "2026-11-25T08", {1: 51.0}) == [(2, "2026-11-25T07", 60.0), (1, "2026-11-25T08", 51.0)]
-    assert len(keep("1-40", "2026-11-25T06", dict.fromkeys(range(1, 40), 5.0))) == 16
-    assert keep("4", "2026-11-25T09", {4: 90.0}, release="9b1e") == [(4, "2026-11-25T09", 90.0)], "another release"
-    put(tmp_path, "speed-6.json", '{"levels": ')
-    put(tmp_path, "speed-8.json", {"release": "9b1e", "levels": []})
-    assert report_sources.speeds_in(tmp_path)["release"] == "9b1e"
-
-
-def test_profile_without_figures_or_memory_has_no_estimate() -> None:
-    assert report_sources.estimates_of({"name": "p"}, [RECEIPT]) == {}
-    assert report_sources.estimates_of({"name": "other"}, [RECEIPT]) == {}

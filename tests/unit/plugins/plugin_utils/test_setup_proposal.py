@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles
 from ansible_collections.gb10.cluster.plugins.plugin_utils import setup_proposal as proposal
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
 
 NAMES = ["spark-1", "spark-2"]
 
@@ -31,13 +33,6 @@ def fabric(last: int = 11, cage: int = 0, carrier: bool = True, foreign: bool = 
     addresses = {rail["netdev"]: [f"{rail['ipv4']}/24"] for rail in rails}
     files = [{"path": "/etc/netplan/40-cx7.yaml", "writer": "NVIDIA's playbook", "parsed": True, "addresses": addresses}] if foreign else []
     return {"ports": rails, "rails": rails, "foreign": files}
-
-
-def profile(name: str, **more: Any) -> dict[str, Any]:
-    """A profile with what the table shows."""
-    image = {"pull": True, "size_gib": None, "download_gib": 12.0, "build_minutes": None, "build": None} | more.pop("image", {})
-    base = {"name": name, "image": image, "model": {"size_gib": 148}, "drafter": None, "gate": {"context": 1000000}, "published": {}}
-    return base | {"ranks": {"min": 2, "max": None}} | more
 
 
 def test_a_machine_is_shown_with_system_cable_disk_and_configuration_of_others() -> None:
@@ -85,28 +80,16 @@ def test_addresses_that_do_not_fit_are_not_kept() -> None:
         assert proposal.adoptable([first, second]) is None
 
 
-def test_profiles_are_sorted_by_availability_and_those_without_an_image_are_left_out() -> None:
-    build = {"pull": False, "build": "x", "build_minutes": 45}
-    missing = {"pull": False}
-    known = {name: profile(name, image=image) for name, image in (("b", build), ("a", {}), ("lost", missing))}
-    known["four"] = profile("four", ranks={"min": 4, "max": None})
-    choices = proposal.profile_choices(known)
-    assert choices == ["a", "b"]
-    table = proposal.profile_table(known, choices, NAMES, [node(), node(free=100.0)])
-    assert table[1].split()[:2] == ["1", "a"]
-    assert "download 25 min at 1 Gbit/s" in table[1]
-    assert "no" in table[1].split()
-    assert "build 45 min" in table[2]
-    assert (proposal.chosen("2", choices), proposal.chosen("a", choices), proposal.chosen("9", choices)) == ("b", "a", "9")
-
-
-def test_missing_space_names_machine_and_figures() -> None:
-    assert proposal.shortages(profile("p"), NAMES, [node(), node()]) == []
-    assert proposal.shortages(profile("p"), NAMES, [node(), node(free=100.0)]) == [
-        "spark-2 has 100 GiB free at /srv/models. p requires 183 GiB. Remove files there or choose a smaller profile, "
-        "or choose a folder on a larger disk with gb10_model_store."
-    ]
-    assert proposal.shortages(profile("p"), NAMES, [node(disks=[]), node()]) == []
+def test_profiles_that_a_pair_can_serve_have_a_number_and_those_without_an_image_are_left_out() -> None:
+    known = shipped_profiles()
+    profiles = {name: resolve(name, known, {}) for name in ("fp8-1m", "b12x-fp8-1m")}
+    lost = {**profiles["fp8-1m"], "image": {**profiles["fp8-1m"]["image"], "pull": False, "build": None, "base": {"pull": False, "build": None}}}
+    choices = proposal.profile_choices({**profiles, "lost": lost, "four": {**profiles["fp8-1m"], "ranks": {"min": 4, "max": None}}})
+    assert sorted(choices) == ["b12x-fp8-1m", "fp8-1m"]
+    table = proposal.profile_table(profiles, choices)
+    assert [line.split()[:2] for line in table[1:3]] == [["1", choices[0]], ["2", choices[1]]]
+    assert "148 GiB" in table[1]
+    assert (proposal.chosen("2", choices), proposal.chosen(choices[0], choices), proposal.chosen("9", choices)) == (choices[1], choices[0], "9")
 
 
 @pytest.mark.parametrize("answer", ["\u00b2", "9" * 5000, "0"])

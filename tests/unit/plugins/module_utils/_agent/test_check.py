@@ -69,7 +69,7 @@ def test_the_document_has_all_that_the_text_has(head: Head) -> None:
     found = head.document()
     assert check.lines(found)[-1] == found["sentence"] == VERDICT
     assert (found["schema"], found["group"], found["release"], found["passed"]) == ("gb10.cluster/sanity/1", "pair1", "4f0c61d2a9be", True)
-    assert [(each["concurrency"], each["tok_s"]) for each in found["speed"]["levels"]] == [(1, 8.0), (2, 16.0)]
+    assert [(each["concurrency"], each["aggregate_tok_s"]) for each in found["rows"]] == [(1, 8.0), (2, 16.0)]
     head.texts = ["Paris.", "It is\n Paris."]
     assert "2          0.50       4    8.0  It is Paris." in check.lines(head.document("--streams", "--concurrency=2"))
 
