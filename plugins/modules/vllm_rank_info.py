@@ -320,7 +320,7 @@ key:
   returned: always
   sample: {path: /opt/gb10-cluster/vllm_tp2/pair1/api_key, due: false, new: false}
 boot_log:
-  description: The facts of the container's log, as M(gb10.cluster.vllm_boot_log_info) returns them; empty without O(boot_log) or without a container.
+  description: The facts of the container's log, as P(gb10.cluster.vllm_boot_log#filter) returns them; empty without O(boot_log) or without a container.
   type: dict
   returned: always
   sample: {state: ready, stage: ready, failure: null}
