@@ -263,7 +263,7 @@ The rendered files are tested against the source's, argument by argument.
 
 ## The plan: the estimated pool
 
-`kv_pool_plan` computes `utilization x MemTotal - weights - reserve` for each rank. The smallest result, divided by the bytes a token, is the pool.
+The estimate is `utilization x MemTotal - weights - reserve` of each rank. The smallest result, divided by the bytes a token, is the pool.
 If the GPU has its own memory, that is used instead of MemTotal, as `nvidia-smi` reports it. The limits for the host's memory do not apply then.
 The figures are calibrated on measured boots (one of each profile, whose error is 0.0 by construction). The error on each:
 

@@ -286,7 +286,6 @@ def estimate(here: Place, infos: Infos) -> tuple[list[str], str]:
     # What this image reported in its last boot.
     version = str(receipt.get("version") or "") if (receipt.get("image_id") or "") == head["image"].get("id") else ""
     try:
-        kv_estimate.check_profile(here.profile)
         found = kv_estimate.make_plan(here.profile, memory, version, head.get("model_config"), options["allow_unsafe_memory"])
     except kv_estimate.PlanError:
         if options["plan"] in ("off", False):

@@ -52,31 +52,13 @@ GPU_MEMORY = "GPU memory"  # of a GPU that does not share the node's
 
 
 class PlanError(ValueError):
-    """An input is not valid. The text names it and what is expected."""
-
-
-def _number(value: Any, what: str) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise PlanError(f"{what} is {value!r}, expected a number")
-    try:
-        number = float(value)
-    except ValueError:
-        raise PlanError(f"{what} is {value!r}, expected a number") from None
-    if not math.isfinite(number) or number < 0:
-        raise PlanError(f"{what} is {value!r}, expected a number of at least 0")
-    return number
+    """The memory of a node is not known. The text names it and what is expected."""
 
 
 def utilization_of(args: Mapping[str, Any], version: str | None = None) -> float:
     """Return gpu_memory_utilization as a fraction, or vLLM's default for the version."""
-    value = _number(args.get("gpu-memory-utilization"), "engine.args.gpu-memory-utilization")
-    if value is None:
-        return DEFAULT_UTILIZATION[checks_memavailable(version)]
-    if not 0 < value <= 1:
-        raise PlanError(f"engine.args.gpu-memory-utilization is {value:g}, expected a fraction above 0 and up to 1")
-    return value
+    value = args.get("gpu-memory-utilization")
+    return DEFAULT_UTILIZATION[checks_memavailable(version)] if value is None else float(value)
 
 
 def pinned_gib(args: Mapping[str, Any]) -> float | None:
@@ -139,22 +121,25 @@ def kv_bytes_from_config(config: Mapping[str, Any], tensor_parallel: int, kv_dty
 
 
 def _memory(entry: Mapping[str, Any], number: int, on_gpu: bool) -> dict[str, Any]:
-    """Read one rank's figures; keys end in _kib (or in _kb, which preflight_info writes for the same unit).
+    """Read one rank's figures, in KiB.
 
     An engine `on_gpu` uses the GPU's own memory if there is one. What the old engine holds of it is free after the stop.
     """
     host = str(entry.get("host") or f"rank {number}")
     own = on_gpu and bool(entry.get("gpu_total_kib"))
-    held = _number(entry.get("gpu_engine_kib"), f"gpu_engine_kib of {host}") if own else None
-    out: dict[str, Any] = {"rank": int(entry.get("rank", number)), "host": host, "engine_running": bool(entry.get("engine_running")) and held is None}
-    out["memory"] = GPU_MEMORY if own else "memory"
-    for key, own_key in (("total", "gpu_total"), ("available", "gpu_free"), ("free", "gpu_free")):
-        name = own_key if own else key
-        kib = _number(entry.get(name + "_kib", entry.get(name + "_kb")), f"{name}_kib of {host}")
-        out[key + "_gib"] = None if kib is None else (kib + (held or 0.0 if key != "total" else 0.0)) / KIB_PER_GIB
-    if not out["total_gib"]:
+    held = entry.get("gpu_engine_kib") if own else None
+    total, available, free = (entry.get(f"{key}_kib") for key in (("gpu_total", "gpu_free", "gpu_free") if own else ("total", "available", "free")))
+    if not total:
         raise PlanError(f"total_kib of {host} is missing, expected MemTotal in KiB")
-    return out
+    return {
+        "rank": int(entry.get("rank", number)),
+        "host": host,
+        "engine_running": bool(entry.get("engine_running")) and held is None,
+        "memory": GPU_MEMORY if own else "memory",
+        "total_gib": total / KIB_PER_GIB,
+        "available_gib": None if available is None else (available + (held or 0)) / KIB_PER_GIB,
+        "free_gib": None if free is None else (free + (held or 0)) / KIB_PER_GIB,
+    }
 
 
 def _differs(one: Any, two: Any) -> bool:
@@ -271,13 +256,6 @@ def _pool_remedy(result: Mapping[str, Any], figures: _Figures, gate: Mapping[str
     return " and ".join([*change, *([f"lower {' and '.join(lower)}"] if lower else [])])
 
 
-def check_profile(profile: Mapping[str, Any]) -> None:
-    """Raise PlanError for a mapping that is not a resolved profile."""
-    for key in ("name", "drafter", "engine", "gate", "plan", "env", "container"):
-        if key not in profile:
-            raise PlanError(f"profile has no {key}, expected a resolved profile: pass lookup('gb10.cluster.profile')")
-
-
 def _figures(profile: Mapping[str, Any], size: int, per: float | None, version: str | None, comparable: bool) -> _Figures:
     args, plan = profile["engine"]["args"], profile["plan"]
     return _Figures(
@@ -330,7 +308,7 @@ def make_plan(
     """Return the estimate of a boot, and whether it can pass.
 
     :param profile: a resolved profile.
-    :param ranks: one mapping a rank: ``rank``, ``host``, ``total_kib``, ``available_kib``, ``free_kib`` (or _kb, KiB all the same),
+    :param ranks: one mapping a rank: ``rank``, ``host``, ``total_kib``, ``available_kib``, ``free_kib``,
         ``engine_running`` (true while this group's old engine still holds its memory). ``gpu_total_kib``, ``gpu_free_kib`` and ``gpu_engine_kib`` (what
         the old engine holds of it) are there if the GPU has its own memory, and are used then.
     :param version: the image's vLLM version if known; decides which figure its start check reads.
@@ -339,10 +317,8 @@ def make_plan(
     :returns: ``verdict`` (ok, refused, unknown), ``msg``, ``unsafe`` (why the boot may freeze the nodes, or None), ``warnings``,
         ``expected_tokens``, ``error_percent``, ``low_tokens``, ``high_tokens``, ``needed_tokens``, ``short_rank`` (the one that decides), ``remedy``,
         ``utilization``, ``kv_bytes_per_token`` and ``ranks``.
-    :raises PlanError: an input that is not valid.
+    :raises PlanError: the memory of a node is not known.
     """
-    if not ranks:
-        raise PlanError("ranks is empty, expected one entry a rank with total_kib, available_kib and free_kib")
     args, plan = profile["engine"]["args"], profile["plan"]
     memories = [_memory(entry, i, profile["container"]["gpus"] != "none") for i, entry in enumerate(ranks)]
     error, reserve_error, unknown = _uncertainty(profile, len(memories))
