@@ -29,7 +29,7 @@ TEXT = """# What happens to a served pair
 
 Each row was done to a pair that serves the real vLLM engine on the container lab, by `benchmarks/day2_table.py`. A row is *good* if every
 expectation in `tests/lab/day2.py` held: exit codes, sentences, times, what runs afterwards, and the next `site.yml` serves.
-Machine: {machine}.
+What the [acceptance net](../../tests/acceptance/README.md) shows, such as a killed rank, is not repeated here. Machine: {machine}.
 
 """
 

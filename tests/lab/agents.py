@@ -42,14 +42,6 @@ def kill(lab: Lab, node: int) -> bool:
     return wait_for(lambda: pid(lab, node) not in (0, old), 30)
 
 
-def kill_in_phase(lab: Lab, phase: str, seconds: float = 180, delay: float = 0.0) -> bool:
-    """Kill the head's agent `delay` seconds after its outcome has this phase; return whether this happened. The loop runs on the node: a phase can be short."""
-    seen = f"""grep -q '"phase": "{phase}"' {FOLDER}/agent/outcome.json"""
-    kill_it = f"{seen} && sleep {delay} && kill -KILL $pid && echo killed && exit"
-    loop = f"pid={_PID}; end=$(( $(date +%s) + {seconds:.0f} )); while [ $(date +%s) -lt $end ]; do {kill_it}; sleep 0.05; done"
-    return lab.on(1, loop, check=False, timeout=seconds + 60).strip() == "killed"
-
-
 def last_event(lab: Lab) -> int:
     """Return the number of the last event."""
     return int(json.loads(lab.on(1, "gb10 follow"))["next"])

@@ -5,7 +5,6 @@ Used by benchmarks/day2_table.py. The numbers are those of the table that was fi
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -153,24 +152,6 @@ class Controller:
         with self.log.open("w") as out:
             self.process = subprocess.Popen(command, cwd=playbook.REPO, stdout=out, stderr=out, start_new_session=True, env=environment)
 
-    def family(self) -> list[int]:
-        """Return the process and all that it has started. Ansible's forks have sessions of their own."""
-        children: dict[int, list[int]] = {}
-        for path in Path("/proc").glob("[0-9]*/stat"):
-            with contextlib.suppress(OSError):
-                children.setdefault(int(path.read_text(encoding="utf-8").rpartition(")")[2].split()[1]), []).append(int(path.parent.name))
-        found, new = [self.process.pid], [self.process.pid]
-        while new:
-            new = [child for parent in new for child in children.get(parent, [])]
-            found += new
-        return found
-
-    def signal_all(self, number: int) -> None:
-        """Send a signal to the process and all that it has started."""
-        for pid in self.family():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-
     def kill(self, number: int = signal.SIGINT) -> float:
         """Send a signal to the process as a terminal does; return the seconds until it was over."""
         start = time.monotonic()
@@ -223,33 +204,6 @@ def row(number: str, title: str) -> Callable[[Callable[[Case], None]], Callable[
     return register
 
 
-def _comes_back(case: Case, number: int) -> None:
-    """Status reports in time that the pair does not serve. The agent brings it back with one start, keeps evidence, and the next run changes nothing."""
-    status = case.play("playbooks/status.yml", within=30)
-    case.has(status, r"pair1 (does not serve|is starting)")
-    case.want(wait_for(case.serves, 300) and wait_for(lambda: agents.settled(case.lab), 60), "the pair does not come back by itself")
-    case.want(len(agents.starts(case.lab, number)) == 1, f"starts: {agents.starts(case.lab, number)}, expected is one")
-    causes = [event["text"] for event in agents.events(case.lab, number) if event["kind"] == "recovered"]
-    case.notes.append(f"gb10 events: {causes[-1] if causes else 'no recovery'}")
-    label = agents.state(case.lab)["outcome"]["evidence"][-1:] or ["none"]
-    case.want(bool(case.lab.on(2, f"ls {FOLDER}/evidence/{label[0]} 2>/dev/null || true").strip()), "the crash left no evidence")
-    case.next_run(case.lab.identity())
-
-
-@row("1", "worker container SIGKILLed")
-def worker_killed(case: Case) -> None:
-    number = agents.last_event(case.lab)
-    case.lab.on(2, f"docker kill -s KILL {case.lab.container(2)}")
-    _comes_back(case, number)
-
-
-@row("2", "engine child SIGKILLed, no request")
-def child_killed(case: Case) -> None:
-    number = agents.last_event(case.lab)
-    case.lab.on(2, "pkill -KILL -f '[V]LLM::' || true")
-    _comes_back(case, number)
-
-
 @row("3", "worker process SIGSTOPped (wedge), not watched")
 def wedged(case: Case) -> None:
     case.want(case.play("site.yml", "--tags", "vllm_tp2", **UNWATCHED).rc == 0, "the watch cannot be switched off")
@@ -264,73 +218,6 @@ def wedged(case: Case) -> None:
     site = case.play(**UNWATCHED)
     case.want(site.rc == 0 and case.serves(), "site.yml does not bring the pair back")
     case.want(case.evidence() > before, "the crash left no evidence")
-
-
-@row("4", "head removed")
-def head_removed(case: Case) -> None:
-    number = agents.last_event(case.lab)
-    case.lab.on(1, f"docker rm -f {case.lab.container(1)}")
-    _comes_back(case, number)
-
-
-@row("5", "two controllers at once, `max_num_seqs` 5 and 2")
-def two_controllers(case: Case) -> None:
-    runs = {value: case.background("site.yml", "--tags", "vllm_tp2", vllm_tp2_max_num_seqs=value) for value in (5, 2)}
-    codes = {value: run.wait() for value, run in runs.items()}
-    case.notes.append(f"exit codes {list(codes.values())}")
-    case.want(list(codes.values()).count(0) == 1, "not exactly one run passes")
-    case.whole()
-    case.want(case.serves(), "the pair does not serve")
-    release = case.releases()[0]
-    for value, code in codes.items():
-        if code == 0:
-            state = case.lab.inspect(1)
-            found = " ".join(state["Config"]["Cmd"]) if state else ""
-            case.want(f"--max-num-seqs {value} " in found, "the pair does not serve the release of the run that passed")
-        else:
-            case.printed(runs[value], code, rf"pair1 is being changed (?=.{{0,200}}\bby ).{{0,200}}{release}")
-    for node in (1, 2):
-        kept = json.loads(case.lab.on(node, f"cat {FOLDER}/current/receipt.json"))
-        case.want((kept["release"], kept["passed"]) == (release, True), f"the receipt on lab-{node} is not that of the release that runs")
-    last = json.loads((case.lab.folder / "receipts/pair1/last-good.json").read_text(encoding="utf-8"))["release"]
-    case.want(last == release, "the newest receipt on the controller is not that of the release that runs")
-
-
-def _interrupted(case: Case, number: int, finished: bool, **variables: Any) -> None:
-    """Interrupt a run in its gate. The next run follows the boot, or prints the verdict if the boot has `finished` by then."""
-    values = {"vllm_tp2_keep_releases": 9, **variables}  # the next run removes no earlier release
-    other = case.background("site.yml", "--tags", "vllm_tp2", **values)
-    if not case.wait_for_boot(other) or not wait_for(lambda: agents.judging(case.lab), 60):
-        case.want(False, "the boot did not begin")
-        other.kill(signal.SIGKILL)
-        return
-    before, forks = case.lab.identity(), other.family()
-    case.notes.append(f"over {other.kill(number):.1f} s after the signal")
-    if finished:
-        case.want(wait_for(lambda: agents.settled(case.lab), 240), "the boot does not go on without a controller")
-    again = {key: value for key, value in values.items() if key != "vllm_tp2_restart"}
-    site = case.play("site.yml", "--tags", "vllm_tp2", **again)
-    case.has(site, "pair1 serves", "followed the start that", r"boot [^|]{1,40}to the verdict")
-    case.unchanged(site, before)
-    left = wait_for(lambda: not any(_runs_ansible(pid) for pid in forks), 30)
-    case.want(left, "a fork of the interrupted run still polls")
-
-
-def _runs_ansible(pid: int) -> bool:
-    """Whether a process is a living ansible-playbook."""
-    with contextlib.suppress(OSError):
-        return b"ansible-playbook" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    return False
-
-
-@row("6a", "Ctrl-C in the gate")
-def interrupted(case: Case) -> None:
-    _interrupted(case, signal.SIGINT, finished=False, vllm_tp2_restart=True)
-
-
-@row("6b", "ansible-playbook SIGKILLed in the gate of a new release")
-def killed(case: Case) -> None:
-    _interrupted(case, signal.SIGKILL, finished=True, vllm_tp2_max_num_seqs=3)
 
 
 @row("7", "compose.yaml edited on a node")
@@ -441,14 +328,6 @@ def rail_down(case: Case) -> None:
     case.want(len(agents.starts(case.lab, number)) <= 1, f"starts: {agents.starts(case.lab, number)}, expected is at most one")
 
 
-@row("12", "Docker restarted on both nodes, as after a reboot")
-def restarted(case: Case) -> None:
-    number = agents.last_event(case.lab)
-    for node in (1, 2):
-        case.lab.on(node, "systemctl restart docker")
-    _comes_back(case, number)
-
-
 @row("13", "Docker stopped on a node")
 def docker_stopped(case: Case) -> None:
     case.lab.on(2, "systemctl stop docker.socket docker")
@@ -463,35 +342,6 @@ def docker_stopped(case: Case) -> None:
             case.want(case.lab.inspect(1) is None, "stop.yml leaves the rank whose engine answers")
     site = case.play()
     case.want(site.rc == 0 and case.serves(), "site.yml does not start Docker and the pair")
-
-
-@row("14", "`--limit` to one node")
-def limited(case: Case) -> None:
-    before = case.lab.identity()
-    run = case.play("site.yml", "--limit", "lab-1", within=15)
-    case.want(run.rc != 0 and not run.roles, "roles ran before it was refused")
-    case.has(run, "no host was touched", "pair1 is one unit and lab-2 is not in this run", "--limit pair1")
-    alone = case.play("site.yml", "--limit", "lab-1", "--tags", "sysctl", within=60)
-    case.want(alone.rc == 0, "a tag that works on one node is refused")
-    case.same(before)
-
-
-@row("16", "rollback with none, after several, twice")
-def rollback(case: Case) -> None:
-    before, first = case.lab.identity(), case.releases()[0]
-    none = case.play("playbooks/rollback.yml", within=60, rollback_release="000000000000")
-    case.want(none.rc != 0, "an unknown release is accepted")
-    case.has(none, "the release 000000000000 is not kept on all ranks, and nothing was stopped", rf"{first} \S+ \S+ passed [\d,]+ yes")
-    case.same(before)
-    case.want(case.play("site.yml", "--tags", "vllm_tp2", vllm_tp2_max_num_seqs=3).rc == 0, "the other release does not serve")
-    second = case.releases()[0]
-    back = case.play("playbooks/rollback.yml", rollback_release=first)
-    case.want(back.rc == 0 and case.releases() == [first] * 2, "it does not go back")
-    case.has(back, f"from release {second} to {first}", r"\d+ s without service", "To stay, set gb10_profile")
-    before = case.lab.identity()
-    again = case.play("playbooks/rollback.yml", within=60)
-    case.unchanged(again, before)
-    case.has(again, f"pair1 serves release {first}", "nothing was changed")
 
 
 @row("17", "image untagged on a node")
@@ -520,15 +370,6 @@ def unwritable(case: Case) -> None:
     case.want(run.rc == 0 and case.serves(), "a folder on the controller fails a good boot")
     case.has(run, r"WARNING.*receipt cannot be written below /proc/receipts")
     case.whole()
-
-
-@row("21a", "weights truncated on one node")
-def weights_one(case: Case) -> None:
-    before = case.lab.identity()
-    case.lab.on(2, "cp -a --reflink=auto /srv/models/lab-tiny/model.safetensors /root/keep && truncate -s -4096 /srv/models/lab-tiny/model.safetensors")
-    run = case.play()
-    case.want(run.rc == 0 and case.lab.identity() == before, "the pair was restarted, or the run failed")
-    case.want(case.lab.on(2, "cmp /root/keep /srv/models/lab-tiny/model.safetensors && echo same", check=False).strip() == "same", "not repaired")
 
 
 @row("21b", "weights changed on both, alike")
@@ -587,16 +428,6 @@ def _ssh(case: Case, node: int, runs: bool) -> None:
     """Start sshd on a node, or stop it. The connections that OpenSSH keeps open outlive the service."""
     stop = "systemctl stop ssh.socket ssh 2>/dev/null || systemctl stop ssh; pkill -f '^sshd-session:|^sshd:' || true"
     case.lab.on(node, "systemctl start ssh.socket 2>/dev/null; systemctl start ssh" if runs else stop)
-
-
-@row("26", "sudo asks; Python missing")
-def sudo_and_python(case: Case) -> None:
-    sudo = case.play(within=40, ansible_user="owner")
-    case.want(sudo.rc != 0, "a run without a password passes")
-    case.has(sudo, r"-K\b|--ask-become-pass")
-    python = case.play(within=40, ansible_python_interpreter="/usr/bin/python9")
-    case.want(python.rc != 0, "a run without Python passes")
-    case.has(python, "lab-1|lab-2", "python3", "ansible_python_interpreter")
 
 
 @row("27", "stop.yml during another shell's gate")
@@ -659,40 +490,6 @@ def engine_29(case: Case) -> None:
         case.lab.on(2, f"rm -f {unit}/min.conf && {again}")
 
 
-@row("31", "agent of the head SIGKILLed in each phase of a start, then the worker's")
-def agent_killed(case: Case) -> None:
-    since, old = agents.last_event(case.lab), case.lab.identity()
-    other = case.background("site.yml", "--tags", "vllm_tp2", vllm_tp2_restart=True)
-    # Three seconds after the start began: the worker's container is there, the head's is not yet.
-    case.want(agents.kill_in_phase(case.lab, "starting", 120, delay=3), "the agent was not killed in its start")
-    case.want(wait_for(lambda: agents.judging(case.lab), 120), "the agent does not start the pair after it was killed")
-    before = case.lab.identity()
-    case.want({each for each, _at in old}.isdisjoint(each for each, _at in before), "the containers of before the restart run")
-    for node in (1, 2):
-        case.want(agents.kill(case.lab, node), f"systemd does not restart the agent of lab-{node}")
-        case.want(wait_for(lambda: agents.judging(case.lab), 30), "the agent does not go on judging")
-    case.want(agents.kill_in_phase(case.lab, "recording", 240), "the agent was not killed while it recorded")
-    case.passes(other, within=120)
-    case.want(wait_for(lambda: agents.settled(case.lab), 60), "the agent does not come to an end")
-    case.same(before)
-    case.want(len(agents.starts(case.lab, since)) <= 2, f"starts: {agents.starts(case.lab, since)}, expected are two")
-    for node in (1, 2):
-        case.want('"passed": true' in case.lab.on(node, f"cat {FOLDER}/current/receipt.json", check=False), f"lab-{node} has no receipt")
-    case.next_run(before)
-
-
-@row("32", "controller SIGSTOPped for 60 s in the gate")
-def controller_stopped(case: Case) -> None:
-    other = case.background("site.yml", "--tags", "vllm_tp2", vllm_tp2_restart=True)
-    if case.wait_for_boot(other):
-        other.signal_all(signal.SIGSTOP)
-        time.sleep(60)
-        other.signal_all(signal.SIGCONT)
-    before = case.lab.identity()
-    case.passes(other)
-    case.same(before)
-
-
 CUT = (
     "nft add table ip gb10cut && nft add chain ip gb10cut out '{ type filter hook output priority 0; }'"
     " && nft add rule ip gb10cut out oifname enp1s0f0np0 tcp dport 22 drop; pkill -KILL -f '[s]sh: /run/gb10-agent/control-1'"
@@ -715,21 +512,6 @@ def session_cut(case: Case) -> None:
     case.want(len(agents.starts(case.lab, number)) == 1, "the pair was started more than once")
     case.same(before)
     case.unchanged(case.play("site.yml", "--tags", "vllm_tp2"), before)
-
-
-@row("34", "rail flaps twice while the pair serves and nothing runs")
-def rail_flaps(case: Case) -> None:
-    before, agent, number = case.lab.identity(), [agents.pid(case.lab, node) for node in (1, 2)], agents.last_event(case.lab)
-    for _each in range(2):
-        case.lab.on(2, f"ip link set {RAIL} down")
-        time.sleep(8)
-        case.lab.on(2, f"ip link set {RAIL} up")
-        time.sleep(4)
-    case.want(wait_for(lambda: case.status_here()[0] == 0, 60, 2), f"gb10 status does not come back to normal: {case.status_here()[1]}")
-    case.notes.append(case.status_here()[1].splitlines()[0])
-    case.want([agents.pid(case.lab, node) for node in (1, 2)] == agent, "an agent has ended")
-    case.want(not agents.starts(case.lab, number), "the agent started a release")
-    case.same(before)
 
 
 @row("35", "head down during stop.yml")
@@ -776,15 +558,3 @@ def no_space_for_state(case: Case) -> None:
     case.want(wait_for(lambda: agents.settled(case.lab), 60), "the restarted agent does not come to an end")
     case.next_run(before)
     case.want(len(agents.starts(case.lab, number)) <= 1, "the pair was started more than once")
-
-
-@row("37", "second run with the same values at the same time")
-def joined(case: Case) -> None:
-    number = agents.last_event(case.lab)
-    runs = [case.background("site.yml", "--tags", "vllm_tp2", vllm_tp2_max_num_seqs=3) for _each in range(2)]
-    for run in runs:
-        case.passes(run, within=600)
-    case.want(len(agents.starts(case.lab, number)) == 1, f"starts: {agents.starts(case.lab, number)}, expected is one")
-    case.whole()
-    before = case.lab.identity()
-    case.unchanged(case.play("site.yml", "--tags", "vllm_tp2", vllm_tp2_max_num_seqs=3), before)
