@@ -277,7 +277,7 @@ def estimate(here: Place, infos: Infos) -> tuple[list[str], str]:
     # What this image reported in its last boot.
     version = str(receipt.get("version") or "") if (receipt.get("image_id") or "") == head["image"].get("id") else ""
     try:
-        found = kv_estimate.make_plan(here.profile, memory, version, head.get("model_config"), options["allow_unsafe_memory"])
+        found = kv_estimate.make_plan(here.profile, memory, version, options["allow_unsafe_memory"])
     except kv_estimate.PlanError:
         if options["plan"] in ("off", False):
             return [], ""
