@@ -126,9 +126,10 @@ def new_copy(source: End, target: End, files: list[dict[str, Any]], streams: int
     source.start("bench-serve", copy.server_script(serve), copy.sandbox(serve, [f"{source.folder}/m"], capabilities=copy.SERVER_CAPABILITIES))
     source.listens()
     parts = copy.shares(files, streams)
-    providers = [{"listen": [{"address": address, "port": PORT} for address in source.addresses], "host_key": keys[0]}]
-    target.write(copy.client_files(fetch, parts, providers, target.addresses), fetch)
-    target.start("bench-fetch", copy.client_script(fetch, f"{target.folder}/in", parts, providers), copy.sandbox(fetch, writes=[target.folder]))
+    provider = {"listen": [{"address": address, "port": PORT} for address in source.addresses], "host_key": keys[0]}
+    target.write(copy.client_files(fetch, parts, provider, target.addresses), fetch)
+    script = copy.client_script(fetch, f"{target.folder}/in", len(parts), len(source.addresses))
+    target.start("bench-fetch", script, copy.sandbox(fetch, writes=[target.folder]))
     found = copy.figures(target.wait("bench-fetch"))
     return found["mb_per_second"], found["moved_bytes"] / found["seconds"]["total"] / 1e6
 

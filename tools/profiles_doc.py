@@ -263,7 +263,7 @@ The rendered files are tested against the source's, argument by argument.
 
 ## The plan: the estimated pool
 
-`kv_pool_plan` computes `utilization x MemTotal - weights - reserve` for each rank. The smallest result, divided by the bytes a token, is the pool.
+The estimate is `utilization x MemTotal - weights - reserve` of each rank. The smallest result, divided by the bytes a token, is the pool.
 If the GPU has its own memory, that is used instead of MemTotal, as `nvidia-smi` reports it. The limits for the host's memory do not apply then.
 The figures are calibrated on measured boots (one of each profile, whose error is 0.0 by construction). The error on each:
 
@@ -274,11 +274,8 @@ grows if the pool is smaller than the measured one, because what varies from boo
 size, the quantization, the number of ranks or the model differ. A profile with another `model.id` inherits no plan. With
 `num-gpu-blocks-override` or `cpu-offload-gb` nothing is estimated either. Unknown figures never block. A boot is refused for three reasons only:
 the upper end of the error is below what the gate needs; pinned KV memory does not fit next to the weights; vLLM's start check would fail.
-Without `plan.kv_bytes_per_token`, it is computed from the model's `config.json` if all layers are alike. Hybrid models stay unknown.
 
 """
-QWEN2_7B = {"num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "hidden_size": 3584, "torch_dtype": "bfloat16"}
-QWEN3_235B = {"num_hidden_layers": 94, "num_attention_heads": 64, "num_key_value_heads": 4, "head_dim": 128, "torch_dtype": "bfloat16"}
 # A profile's whole plan on two DGX Sparks, against a measured pool.
 POOLS = (
     ("tonyd2wild, 2026-06-30", "dspark-nvfp4-1m-seed", 1990142),
@@ -290,11 +287,8 @@ POOLS = (
 )
 # Bytes a token alone: KV memory in GiB, against a measured pool.
 TOKENS = (
-    ("boot log 055, 18.08 GiB, bytes a token of dspark-nvfp4-1m-seed", 18.08, None, 2493464),
-    ("third party, 10.02 GiB, bytes a token of dspark-nvfp4-1m-seed", 10.02, None, 1487645),
-    ("boot log 021, 11.03 GiB, Qwen2-7B on two nodes, from config.json", 11.03, (QWEN2_7B, 2), 412944),
-    ("boot log 023, 5.01 GiB, Qwen2-7B, from config.json", 5.01, (QWEN2_7B, 1), 93872),
-    ("boot log 071, 27.85 GiB, Qwen3-235B on four GPUs, from config.json", 27.85, (QWEN3_235B, 4), 621392),
+    ("boot log 055, 18.08 GiB, bytes a token of dspark-nvfp4-1m-seed", 18.08, 2493464),
+    ("third party, 10.02 GiB, bytes a token of dspark-nvfp4-1m-seed", 10.02, 1487645),
 )
 UNKNOWN = (
     ("11.97 GiB, 21.54, 18.63 pinned, 15.01, 4.00 pinned", "1,219,414; 1,942,028; 652,465; 934,680; 414,615", "not estimated: models not named"),
@@ -312,10 +306,8 @@ def calibration(profiles: dict[str, Any]) -> list[tuple[str, str, str]]:
     for label, name, measured in POOLS:
         ranks = [{"total_kib": host_memory.SPARK_GIB * kv_estimate.KIB_PER_GIB}] * 2
         rows.append((f"{label} ({name})", measured, kv_estimate.make_plan(profiles[name], ranks)["expected_tokens"]))
-    for label, gib, config, measured in TOKENS:
-        per = kv_estimate.kv_bytes_from_config(*config)[0] if config else profiles["dspark-nvfp4-1m-seed"]["plan"]["kv_bytes_per_token"]
-        assert per, label
-        rows.append((label, measured, gib * kv_estimate.GIB / per))
+    for label, gib, measured in TOKENS:
+        rows.append((label, measured, gib * kv_estimate.GIB / profiles["dspark-nvfp4-1m-seed"]["plan"]["kv_bytes_per_token"]))
     return [(label, f"{measured:,}", f"{100 * (found - measured) / measured:+.1f} %") for label, measured, found in rows] + list(UNKNOWN)
 
 

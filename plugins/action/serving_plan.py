@@ -51,7 +51,7 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars)
         _validation, args = self.validate_argument_spec(
             argument_spec={
-                "step": {"type": "str", "choices": ["whole", "unit", "head", "rank", "group", "caches", "evidence", "outcome"], "required": True},
+                "step": {"type": "str", "choices": ["whole", "unit", "head", "rank", "group", "evidence", "outcome"], "required": True},
                 "group": {"type": "dict", "required": True},
                 "profile": {"type": "dict"},
                 "infos": {"type": "list", "elements": "dict"},
@@ -120,11 +120,6 @@ class ActionModule(ActionBase):
                 " from answering."
             )
         return {}
-
-    def _step_caches(self) -> dict[str, Any]:
-        """Return from which rank the compile cache is to be copied."""
-        files = [int(each.get("cache_files", -1)) for each in self._of("__vllm_tp2_wrote")]
-        return {"source": plans.cache_source(self.hosts, files, [each.get("caches") or [] for each in self._of("__vllm_tp2_mine")])}
 
     def _step_rank(self) -> dict[str, Any]:
         """Render this rank, or fail because its node cannot take part."""

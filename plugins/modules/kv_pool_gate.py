@@ -56,7 +56,8 @@ attributes:
 seealso:
   - module: gb10.cluster.gb10
     description: Runs C(gb10 want), which sets the desired state that is followed.
-  - module: gb10.cluster.vllm_boot_log_info
+  - plugin: gb10.cluster.vllm_boot_log
+    plugin_type: filter
     description: The same reading of a log, offline.
 """
 

@@ -21,11 +21,10 @@ options:
       - V(whole) fails if a rank of the serving group is not in this run, V(unit) also if one has failed in it. V(head) fails without the head.
       - V(rank) renders this rank, or fails because its node cannot take part in a start.
       - V(group) is V(unit), and decides what the run does, or fails because the run is refused or because the boot cannot pass.
-      - V(caches) finds the rank whose compile cache the others need.
       - V(evidence) writes the evidence of this rank on the controller, and compares it with earlier evidence.
       - V(outcome) reports what the run has reached, or fails with the same sentence on all ranks.
     type: str
-    choices: [whole, unit, head, rank, group, caches, evidence, outcome]
+    choices: [whole, unit, head, rank, group, evidence, outcome]
     required: true
   group:
     description: The serving group, from the P(gb10.cluster.serving_group#lookup) lookup.

@@ -164,11 +164,6 @@ image:
   returned: always
   sample: {exists: true, id: "sha256:8d0f...", fingerprint: 1c7f..., name: "vllm/vllm-openai:v0.24.0",
     repo_digests: ["vllm/vllm-openai@sha256:51a6..."]}
-model_config:
-  description: The content of the model's C(config.json), of the revision in C(refs/main) where O(model) is a cache; empty where there is none.
-  type: dict
-  returned: always
-  sample: {num_hidden_layers: 61, num_attention_heads: 128}
 weights:
   description:
     - The files of O(model) as all ranks agreed on them last, C(files) with size in bytes and SHA-256 by path, and C(proof), one SHA-256 over them.
@@ -325,7 +320,7 @@ key:
   returned: always
   sample: {path: /opt/gb10-cluster/vllm_tp2/pair1/api_key, due: false, new: false}
 boot_log:
-  description: The facts of the container's log, as M(gb10.cluster.vllm_boot_log_info) returns them; empty without O(boot_log) or without a container.
+  description: The facts of the container's log, as P(gb10.cluster.vllm_boot_log#filter) returns them; empty without O(boot_log) or without a container.
   type: dict
   returned: always
   sample: {state: ready, stage: ready, failure: null}

@@ -92,11 +92,6 @@ path:
   type: str
   returned: success
   sample: /opt/gb10-cluster/vllm_tp2/pair1/releases/4f0c1d2e3f40
-cache_files:
-  description: Number of files in the first of O(caches) that another rank can use, V(-1) if it is unknown.
-  type: int
-  returned: success
-  sample: 412
 """
 
 import os
@@ -133,7 +128,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    params, cache_files = module.params, 0
+    params = module.params
     folder = os.path.join(params["directory"], "releases", params["release"])
     link, target = os.path.join(params["directory"], "current"), os.path.join("releases", params["release"])
     wanted = {name: (str(text), 0o640) for name, text in params["files"].items()}
@@ -155,7 +150,6 @@ def main() -> None:
             created, removed = cache_folder.prepare(Node("/"), params["directory"], params["caches"], used, params["store"], below, module.check_mode)
             diff += [{"before_header": path, "after_header": path, "before": "", "after": "(compile cache)\n"} for path in created]
             diff += [{"before_header": path, "after_header": path, "before": "(compile cache)\n", "after": ""} for path in removed]
-            cache_files = cache_folder.count(params["caches"][0], params["store"])
         key = api_key.keep(params["directory"], params["key"], module.check_mode) if params["key"] else {}
         if "msg" in key:
             module.fail_json(msg=key["msg"])
@@ -176,7 +170,7 @@ def main() -> None:
             msg=f"The release {params['release']} cannot be written on this node: {error.filename}: {error.strerror}."
             " Free the space or remove what blocks the path, or set vllm_tp2_directory to another place."
         )
-    module.exit_json(changed=bool(diff), path=folder, diff=diff, cache_files=cache_files)
+    module.exit_json(changed=bool(diff), path=folder, diff=diff)
 
 
 if __name__ == "__main__":

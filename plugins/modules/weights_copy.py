@@ -80,7 +80,7 @@ options:
     default: []
   fetch:
     description:
-      - Files to fetch, a list of C(path), C(size) in bytes, C(sha256), C(mtime_ns) and C(provider), an index into O(providers), V(0) by default.
+      - Files to fetch, a list of C(path), C(size) in bytes, C(sha256) and C(mtime_ns).
     type: list
     elements: dict
     default: []
@@ -95,15 +95,14 @@ options:
     type: list
     elements: str
     default: []
-  providers:
+  provider:
     description:
-      - The results of O(state=offered) of the ranks that have files.
-    type: list
-    elements: dict
-    default: []
+      - The result of O(state=offered) of the rank that has the files.
+    type: dict
+    default: {}
   streams:
     description:
-      - Processes of C(rsync) for each provider.
+      - Processes of C(rsync).
     type: int
     default: 4
   reserve_bytes:
@@ -159,7 +158,7 @@ EXAMPLES = r"""
   gb10.cluster.weights_copy:
     path: /srv/models/tiny
     fetch: "{{ plan.ranks[1].fetch }}"
-    providers: ["{{ offer }}"]
+    provider: "{{ offer }}"
     fabric: [192.168.200.12]
   become: true
 
@@ -323,9 +322,11 @@ def start(job: Job, params: Mapping[str, Any], path: str) -> None:
     plain.Staging(staging, create=True).close()
     if not os.path.isfile(posixpath.join(job.folder, rail_copy.KEY)):
         raise JobError("this copy has no key: call the module with state=prepared before, and give its public_key to the ranks that offer files")
+    if not params["provider"].get("listen"):
+        raise JobError("the rank that has the files does not offer them: see its message, correct that and run again")
     parts = rail_copy.shares(params["fetch"], params["streams"])
-    rail_copy.prepare(job.folder, rail_copy.client_files(job.folder, parts, params["providers"], params["fabric"]))
-    script = rail_copy.client_script(job.folder, staging, parts, params["providers"])
+    rail_copy.prepare(job.folder, rail_copy.client_files(job.folder, parts, params["provider"], params["fabric"]))
+    script = rail_copy.client_script(job.folder, staging, len(parts), len(params["provider"]["listen"]))
     job.start_script(script, params["max_seconds"], "fetch files on the fabric", rail_copy.sandbox(job.folder, writes=[posixpath.dirname(staging)]))
 
 
@@ -365,7 +366,7 @@ def main() -> None:
             "fetch": {"type": "list", "elements": "dict", "default": []},
             "links": {"type": "dict", "default": {}},
             "remove": {"type": "list", "elements": "str", "default": []},
-            "providers": {"type": "list", "elements": "dict", "default": []},
+            "provider": {"type": "dict", "default": {}},
             "streams": {"type": "int", "default": 4},
             "reserve_bytes": {"type": "int", "default": 1073741824},
             "owner": {"type": "int", "default": -1},

@@ -282,15 +282,6 @@ def _collective_due(here: Place, infos: Infos, key: str) -> bool:
     return bool(asked == "always" or any(info.get("collective", "") != key for info in infos))
 
 
-def cache_source(hosts: Sequence[str], files: Sequence[int], caches: Sequence[Sequence[str]]) -> str:
-    """Return the first host that has kernels of this image and shape, if another one has none and the key of all caches is the same; empty if no copy is due.
-
-    `files` are their numbers, -1 where they are not known.
-    """
-    keys = {"".join(each).rpartition("-")[2] for each in caches}
-    return next((host for host, count in zip(hosts, files) if count > 0), "") if 0 in files and len(keys) == 1 else ""
-
-
 def estimate(here: Place, infos: Infos) -> tuple[list[str], str]:
     """Return warnings of the estimate of the KV pool, and why a boot is refused, as sentences; empty if it is not. Raises PlanError."""
     head, options = infos[0], here.options
@@ -299,8 +290,7 @@ def estimate(here: Place, infos: Infos) -> tuple[list[str], str]:
     # What this image reported in its last boot.
     version = str(receipt.get("version") or "") if (receipt.get("image_id") or "") == head["image"].get("id") else ""
     try:
-        kv_estimate.check_profile(here.profile)
-        found = kv_estimate.make_plan(here.profile, memory, version, head.get("model_config"), options["allow_unsafe_memory"])
+        found = kv_estimate.make_plan(here.profile, memory, version, options["allow_unsafe_memory"])
     except kv_estimate.PlanError:
         if options["plan"] in ("off", False):
             return [], ""

@@ -488,21 +488,6 @@ def session_cut(case: Case) -> None:
     case.unchanged(case.play("site.yml", "--tags", "vllm_tp2"), before)
 
 
-@row("34", "rail flaps twice while the pair serves and nothing runs")
-def rail_flaps(case: Case) -> None:
-    before, agent, number = case.lab.identity(), [agents.pid(case.lab, node) for node in (1, 2)], agents.last_event(case.lab)
-    for _each in range(2):
-        case.lab.on(2, f"ip link set {RAIL} down")
-        time.sleep(8)
-        case.lab.on(2, f"ip link set {RAIL} up")
-        time.sleep(4)
-    case.want(wait_for(lambda: case.status_here()[0] == 0, 60, 2), f"gb10 status does not come back to normal: {case.status_here()[1]}")
-    case.notes.append(case.status_here()[1].splitlines()[0])
-    case.want([agents.pid(case.lab, node) for node in (1, 2)] == agent, "an agent has ended")
-    case.want(not agents.starts(case.lab, number), "the agent started a release")
-    case.same(before)
-
-
 @row("35", "head down during stop.yml")
 def stopped_without_head(case: Case) -> None:
     # The agent, the rails and sshd of the head are gone; its container stays, as that of a node that hangs.

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 DATA = b"* * * * * root touch /x\n"
 DIGEST = hashlib.sha256(DATA).hexdigest()
-ITEM = {"path": "a.json", "size": len(DATA), "sha256": DIGEST, "mtime_ns": 1, "provider": 0}
+ITEM = {"path": "a.json", "size": len(DATA), "sha256": DIGEST, "mtime_ns": 1}
 
 
 @pytest.fixture

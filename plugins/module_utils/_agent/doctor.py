@@ -59,7 +59,7 @@ def reading(group: Group) -> dict[str, Any]:
         raise CommandError(str(error)) from error
     machine = Node("/", live_runner(_find))
     info = look.read(group.name, str(group.config["directory"]), machine, image=image, model=model, drafter=drafter, engine=group.docker_socket)
-    del info["weights"], info["model_config"]  # as long as the list of files, and no check reads them
+    del info["weights"]  # as long as the list of files, and no check reads them
     return {"facts": facts, "info": {**info, "boot_log": look.boot_log(info["containers"], group.docker_socket), "health": look.health_of(group.folder)}}
 
 

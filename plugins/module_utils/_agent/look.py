@@ -122,7 +122,6 @@ def read(
         "stopped": node.stopped_of(folder),
         "receipt": receipt,
         "image": found,
-        "model_config": node.config_of(model) if model else {},
         "devices": [device for pattern in node.DEVICES for device in sorted(glob.glob(pattern))],
         "memory": {**memory, **node.gpu_memory(containers)},
         "others": [] if problem else node.other_groups(group, engine),

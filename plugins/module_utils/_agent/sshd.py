@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import ipaddress
-import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import CONNECT, USER
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
@@ -47,10 +47,25 @@ def port_of(text: str) -> int:
     return 22
 
 
-def glob_match(text: str, pattern: str) -> bool:
-    """Whether a text matches a pattern of sshd, which has the wildcards * and ?."""
-    parts = (".*" if char == "*" else "." if char == "?" else re.escape(char) for char in pattern)
-    return re.fullmatch("".join(parts), text, re.DOTALL) is not None
+#: What the head's key needs: setting, sshd's default, whether a value lets it in, and the remedy.
+NEEDS: tuple[tuple[str, str, Callable[[str], bool], str], ...] = (
+    ("PubkeyAuthentication", "yes", lambda value: value == "yes", f"Set PubkeyAuthentication yes in a block Match User {USER} before it"),
+    (
+        "AuthorizedKeysFile", ".ssh/authorized_keys", lambda value: bool({".ssh/authorized_keys", "%h/.ssh/authorized_keys"} & set(value.split())),
+        "Add .ssh/authorized_keys to AuthorizedKeysFile",
+    ),
+    ("ForceCommand", "none", lambda value: value in ("none", CONNECT), f"Set ForceCommand none in a block Match User {USER} before it"),
+    ("ChrootDirectory", "none", lambda value: value == "none", f"Set ChrootDirectory none in a block Match User {USER} before it"),
+    (
+        "AuthenticationMethods", "any", lambda value: bool({"any", "publickey"} & set(value.split())),
+        f"Set AuthenticationMethods publickey in a block Match User {USER} before it",
+    ),
+    ("RefuseConnection", "no", lambda value: value == "no", f"Set RefuseConnection no in a block Match User {USER} before it"),
+    (
+        "PubkeyAcceptedAlgorithms", "ssh-ed25519", lambda value: any(fnmatchcase("ssh-ed25519", each) for each in value.split(",")),
+        "Add ssh-ed25519 to PubkeyAcceptedAlgorithms",
+    ),
+)  # fmt: skip
 
 
 def host_match(host: str, address: str, pattern: str) -> bool:
@@ -58,64 +73,29 @@ def host_match(host: str, address: str, pattern: str) -> bool:
     try:
         return ipaddress.ip_address(address) in ipaddress.ip_network(pattern, strict=False)
     except ValueError:
-        return glob_match(host.lower(), pattern.lower()) or glob_match(address.lower(), pattern.lower())
+        return any(fnmatchcase(each.lower(), pattern.lower()) for each in (host, address))
 
 
-def user_match(user: str, host: str, address: str, pattern: str) -> bool:
-    """Whether a pattern of AllowUsers or DenyUsers, USER or USER@HOST, matches."""
-    name, at, where = pattern.rpartition("@")
-    if not at:
-        return glob_match(user, pattern)
-    return glob_match(user, name) and host_match(host, address, where)
-
-
-def problems(text: str, *, user: str, groups: Sequence[str], host: str, address: str, command: str) -> list[str]:
+def problems(text: str, groups: Sequence[str], host: str, address: str) -> list[str]:
     """Return one sentence for each setting that keeps the head's key from working, with the remedy."""
     settings = parse(text)
 
-    def first(key: str, default: str) -> str:
-        return settings.get(key, [default])[0]
-
-    def listed(key: str) -> list[str]:
-        return [word for value in settings.get(key, []) for word in value.split()]
-
     def user_matches(pattern: str) -> bool:
-        return user_match(user, host, address, pattern)
+        name, at, where = pattern.rpartition("@")
+        return fnmatchcase(USER, name) and host_match(host, address, where) if at else fnmatchcase(USER, pattern)
 
     def group_matches(pattern: str) -> bool:
-        return any(glob_match(group, pattern) for group in groups)
+        return any(fnmatchcase(group, pattern) for group in groups)
 
-    out: list[str] = []
-
-    def add(found: str, remedy: str) -> None:
-        out.append(f"sshd has {found} for user {user} from {host} ({address}). {remedy} in {FILE}, and reload sshd.")
-
-    if first("pubkeyauthentication", "yes") != "yes":
-        add(f"PubkeyAuthentication {first('pubkeyauthentication', 'yes')}", f"Set PubkeyAuthentication yes in a block Match User {user} before it")
-    for kind, who, matches in (("Users", user, user_matches), ("Groups", f"the group {user}", group_matches)):
-        allowed = listed(f"allow{kind.lower()}")
-        for pattern in filter(matches, listed(f"deny{kind.lower()}")):
-            add(f"Deny{kind} {pattern}", f"Change Deny{kind} so that it does not match {who}")
+    found: list[tuple[str, str]] = []
+    for kind, who, matches in (("Users", USER, user_matches), ("Groups", f"the group {USER}", group_matches)):
+        allowed, denied = (" ".join(settings.get(f"{word}{kind.lower()}", [])).split() for word in ("allow", "deny"))
+        found += [(f"Deny{kind} {pattern}", f"Change Deny{kind} so that it does not match {who}") for pattern in filter(matches, denied)]
         if allowed and not any(map(matches, allowed)):
-            add(f"Allow{kind} {' '.join(allowed)}", f"Add {who} to Allow{kind}")
-    files = first("authorizedkeysfile", ".ssh/authorized_keys").split()
-    if not any(each in (".ssh/authorized_keys", "%h/.ssh/authorized_keys") for each in files):
-        add(f"AuthorizedKeysFile {' '.join(files)}", "Add .ssh/authorized_keys to AuthorizedKeysFile")
-    forced = first("forcecommand", "none")
-    if forced not in ("none", command):
-        add(f"ForceCommand {forced}", f"Set ForceCommand none in a block Match User {user} before it")
-    folder = first("chrootdirectory", "none")
-    if folder != "none":
-        add(f"ChrootDirectory {folder}", f"Set ChrootDirectory none in a block Match User {user} before it")
-    methods = listed("authenticationmethods")
-    if methods and not {"any", "publickey"} & set(methods):
-        add(f"AuthenticationMethods {' '.join(methods)}", f"Set AuthenticationMethods publickey in a block Match User {user} before it")
-    if first("refuseconnection", "no") == "yes":
-        add("RefuseConnection yes", f"Set RefuseConnection no in a block Match User {user} before it")
-    accepted = next((settings[key][0] for key in ("pubkeyacceptedalgorithms", "pubkeyacceptedkeytypes") if key in settings), "ssh-ed25519")
-    if not any(glob_match("ssh-ed25519", each.strip()) for each in accepted.split(",")):
-        add("PubkeyAcceptedAlgorithms without ssh-ed25519", "Add ssh-ed25519 to PubkeyAcceptedAlgorithms")
-    return out
+            found.append((f"Allow{kind} {' '.join(allowed)}", f"Add {who} to Allow{kind}"))
+    values = {name: settings.get(name.lower(), [default])[0] for name, default, _fits, _remedy in NEEDS}
+    found += [(f"{name} {values[name]}", remedy) for name, _default, fits, remedy in NEEDS if not fits(values[name])]
+    return [f"sshd has {what} for user {USER} from {host} ({address}). {remedy} in {FILE}, and reload sshd." for what, remedy in found]
 
 
 def source_address(address: str) -> str:
@@ -141,4 +121,4 @@ def problems_of(node: Node, host: str, address: str, rc: int, text: str) -> list
     if rc != 0:
         return [] if NO_RUN_DIRECTORY in text else [unreadable(rc, text)]
     code, names, _err = node.run(["id", "-nG", USER])
-    return problems(text, user=USER, groups=names.split() if code == 0 else [USER], host=host, address=address, command=CONNECT)
+    return problems(text, names.split() if code == 0 else [USER], host, address)

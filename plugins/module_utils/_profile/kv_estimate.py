@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import host_memory, models
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import PLACEHOLDERS, human_int
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import human_int
 
 GIB = 2**30
 KIB_PER_GIB = 2**20
@@ -41,42 +41,17 @@ UNCERTAIN = {
 RESERVE_POINTS, RESERVE_PERCENT_A_POINT = 6.0, 2.0
 # If one of these differs, the memory cannot be compared, and nothing is estimated.
 DECISIVE = ("kv-cache-dtype", "quantization", "block-size", "pipeline-parallel-size", "data-parallel-size", "num-gpu-blocks-override", "cpu-offload-gb")
-KV_BYTES = {"auto": None, "bfloat16": 2.0, "float16": 2.0, "half": 2.0, "float32": 4.0, "float": 4.0, "fp8": 1.0, "fp8_e4m3": 1.0, "fp8_e5m2": 1.0}
-# Keys of a config.json with which a token's cost depends on the context.
-CONTEXT_DEPENDENT = (
-    "index_topk", "compress_ratios", "sliding_window_pattern", "full_attention_interval", "mamba_num_heads", "ssm_state_size",
-    "hybrid_override_pattern", "sliding_window",
-)  # fmt: skip
-DTYPE_BYTES = {"bfloat16": 2.0, "float16": 2.0, "float32": 4.0}
 GPU_MEMORY = "GPU memory"  # of a GPU that does not share the node's
 
 
 class PlanError(ValueError):
-    """An input is not valid. The text names it and what is expected."""
-
-
-def _number(value: Any, what: str) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise PlanError(f"{what} is {value!r}, expected a number")
-    try:
-        number = float(value)
-    except ValueError:
-        raise PlanError(f"{what} is {value!r}, expected a number") from None
-    if not math.isfinite(number) or number < 0:
-        raise PlanError(f"{what} is {value!r}, expected a number of at least 0")
-    return number
+    """The memory of a node is not known. The text names it and what is expected."""
 
 
 def utilization_of(args: Mapping[str, Any], version: str | None = None) -> float:
     """Return gpu_memory_utilization as a fraction, or vLLM's default for the version."""
-    value = _number(args.get("gpu-memory-utilization"), "engine.args.gpu-memory-utilization")
-    if value is None:
-        return DEFAULT_UTILIZATION[checks_memavailable(version)]
-    if not 0 < value <= 1:
-        raise PlanError(f"engine.args.gpu-memory-utilization is {value:g}, expected a fraction above 0 and up to 1")
-    return value
+    value = args.get("gpu-memory-utilization")
+    return DEFAULT_UTILIZATION[checks_memavailable(version)] if value is None else float(value)
 
 
 def pinned_gib(args: Mapping[str, Any]) -> float | None:
@@ -97,64 +72,26 @@ def checks_memavailable(version: str | None) -> bool | None:
     return tuple(int(n) for n in match.groups()) >= (0, 20, 0)
 
 
-def kv_bytes_from_config(config: Mapping[str, Any], tensor_parallel: int, kv_dtype: str = "auto") -> tuple[float | None, str]:
-    """Return (KV bytes per token and rank, why) from a model's config.json; None where its layers are not all alike.
-
-    Uniform attention: 2 x layers x KV heads on a rank x head size x bytes. Multi-head latent attention: layers x
-    (kv_lora_rank + qk_rope_head_dim) x bytes, the same on every rank.
-    """
-    text = config.get("text_config")
-    if isinstance(text, Mapping):
-        config = {**config, **text}
-    layers = config.get("num_hidden_layers")
-    heads = config.get("num_attention_heads")
-    if not isinstance(layers, int) or not isinstance(heads, int) or layers < 1 or heads < 1:
-        return None, "the model's config has no num_hidden_layers and num_attention_heads"
-    kinds = config.get("layer_types")
-    if isinstance(kinds, Sequence) and not isinstance(kinds, str) and len({str(k) for k in kinds}) > 1:
-        return None, "the model mixes kinds of attention layers, whose tokens cost differently"
-    if not config.get("use_sliding_window", True):
-        config = {**config, "sliding_window": None}
-    for key in CONTEXT_DEPENDENT:
-        if config.get(key):
-            return None, f"the model's {key} makes a token's cost depend on the context"
-    if kv_dtype not in KV_BYTES:
-        return None, f"the KV cache dtype {kv_dtype} has a layout of its own"
-    size = KV_BYTES[kv_dtype]
-    if size is None:
-        size = DTYPE_BYTES.get(str(config.get("torch_dtype") or config.get("dtype")))
-        if size is None:
-            return None, "the model's config has an unknown dtype"
-    rank, rope = config.get("kv_lora_rank"), config.get("qk_rope_head_dim")
-    if isinstance(rank, int) and isinstance(rope, int):
-        if kv_dtype.startswith("fp8"):
-            return None, "fp8 with latent attention has a layout of its own"
-        return layers * (rank + rope) * size, "latent attention, the same on every rank"
-    kv_heads = config.get("num_key_value_heads", heads)
-    hidden = config.get("hidden_size")
-    head = config.get("head_dim") or (hidden // heads if isinstance(hidden, int) else None)
-    if not isinstance(kv_heads, int) or not isinstance(head, int):
-        return None, "the model's config has no head size"
-    return 2 * layers * max(1, kv_heads // max(1, tensor_parallel)) * head * size, "uniform attention"
-
-
 def _memory(entry: Mapping[str, Any], number: int, on_gpu: bool) -> dict[str, Any]:
-    """Read one rank's figures; keys end in _kib (or in _kb, which preflight_info writes for the same unit).
+    """Read one rank's figures, in KiB.
 
     An engine `on_gpu` uses the GPU's own memory if there is one. What the old engine holds of it is free after the stop.
     """
     host = str(entry.get("host") or f"rank {number}")
     own = on_gpu and bool(entry.get("gpu_total_kib"))
-    held = _number(entry.get("gpu_engine_kib"), f"gpu_engine_kib of {host}") if own else None
-    out: dict[str, Any] = {"rank": int(entry.get("rank", number)), "host": host, "engine_running": bool(entry.get("engine_running")) and held is None}
-    out["memory"] = GPU_MEMORY if own else "memory"
-    for key, own_key in (("total", "gpu_total"), ("available", "gpu_free"), ("free", "gpu_free")):
-        name = own_key if own else key
-        kib = _number(entry.get(name + "_kib", entry.get(name + "_kb")), f"{name}_kib of {host}")
-        out[key + "_gib"] = None if kib is None else (kib + (held or 0.0 if key != "total" else 0.0)) / KIB_PER_GIB
-    if not out["total_gib"]:
+    held = entry.get("gpu_engine_kib") if own else None
+    total, available, free = (entry.get(f"{key}_kib") for key in (("gpu_total", "gpu_free", "gpu_free") if own else ("total", "available", "free")))
+    if not total:
         raise PlanError(f"total_kib of {host} is missing, expected MemTotal in KiB")
-    return out
+    return {
+        "rank": int(entry.get("rank", number)),
+        "host": host,
+        "engine_running": bool(entry.get("engine_running")) and held is None,
+        "memory": GPU_MEMORY if own else "memory",
+        "total_gib": total / KIB_PER_GIB,
+        "available_gib": None if available is None else (available + (held or 0)) / KIB_PER_GIB,
+        "free_gib": None if free is None else (free + (held or 0)) / KIB_PER_GIB,
+    }
 
 
 def _differs(one: Any, two: Any) -> bool:
@@ -271,21 +208,14 @@ def _pool_remedy(result: Mapping[str, Any], figures: _Figures, gate: Mapping[str
     return " and ".join([*change, *([f"lower {' and '.join(lower)}"] if lower else [])])
 
 
-def check_profile(profile: Mapping[str, Any]) -> None:
-    """Raise PlanError for a mapping that is not a resolved profile."""
-    for key in ("name", "drafter", "engine", "gate", "plan", "env", "container"):
-        if key not in profile:
-            raise PlanError(f"profile has no {key}, expected a resolved profile: pass lookup('gb10.cluster.profile')")
-
-
-def _figures(profile: Mapping[str, Any], size: int, per: float | None, version: str | None, comparable: bool) -> _Figures:
+def _figures(profile: Mapping[str, Any], size: int, version: str | None, comparable: bool) -> _Figures:
     args, plan = profile["engine"]["args"], profile["plan"]
     return _Figures(
         utilization=utilization_of(args, version),
         pinned=pinned_gib(args),
         weights=models.weights_gib(profile, size) if comparable else None,
         reserve=plan["reserve_gib"] if comparable else None,
-        bytes=per,
+        bytes=plan["kv_bytes_per_token"],
         memavailable=checks_memavailable(version),
         limit=host_memory.PRACTICAL if plan["utilization_limit"] is None else plan["utilization_limit"],
         check_skipped=profile["env"].get("VLLM_SKIP_INIT_MEMORY_CHECK") == "1" or profile["container"]["gpus"] == "none",
@@ -324,34 +254,25 @@ def make_plan(
     profile: Mapping[str, Any],
     ranks: Sequence[Mapping[str, Any]],
     version: str | None = None,
-    config: Mapping[str, Any] | None = None,
     allow_unsafe: bool = False,
 ) -> dict[str, Any]:
     """Return the estimate of a boot, and whether it can pass.
 
     :param profile: a resolved profile.
-    :param ranks: one mapping a rank: ``rank``, ``host``, ``total_kib``, ``available_kib``, ``free_kib`` (or _kb, KiB all the same),
+    :param ranks: one mapping a rank: ``rank``, ``host``, ``total_kib``, ``available_kib``, ``free_kib``,
         ``engine_running`` (true while this group's old engine still holds its memory). ``gpu_total_kib``, ``gpu_free_kib`` and ``gpu_engine_kib`` (what
         the old engine holds of it) are there if the GPU has its own memory, and are used then.
     :param version: the image's vLLM version if known; decides which figure its start check reads.
-    :param config: the model's config.json, for bytes a token if the profile has none.
     :param allow_unsafe: settings that the sources report to freeze nodes are a warning.
     :returns: ``verdict`` (ok, refused, unknown), ``msg``, ``unsafe`` (why the boot may freeze the nodes, or None), ``warnings``,
         ``expected_tokens``, ``error_percent``, ``low_tokens``, ``high_tokens``, ``needed_tokens``, ``short_rank`` (the one that decides), ``remedy``,
         ``utilization``, ``kv_bytes_per_token`` and ``ranks``.
-    :raises PlanError: an input that is not valid.
+    :raises PlanError: the memory of a node is not known.
     """
-    if not ranks:
-        raise PlanError("ranks is empty, expected one entry a rank with total_kib, available_kib and free_kib")
-    args, plan = profile["engine"]["args"], profile["plan"]
+    plan = profile["plan"]
     memories = [_memory(entry, i, profile["container"]["gpus"] != "none") for i, entry in enumerate(ranks)]
     error, reserve_error, unknown = _uncertainty(profile, len(memories))
-    per, why = plan["kv_bytes_per_token"], ""
-    if per is None and config is not None:
-        tensor = args.get("tensor-parallel-size")
-        count = len(memories) if tensor in (None, PLACEHOLDERS["tensor-parallel-size"]) else human_int(tensor) or len(memories)
-        per, why = kv_bytes_from_config(config, count, str(args.get("kv-cache-dtype") or "auto"))
-    figures = _figures(profile, len(memories), per, version, unknown is None)
+    figures = _figures(profile, len(memories), version, unknown is None)
     rows = [_rank_plan(memory, figures) for memory in memories]
     result: dict[str, Any] = {
         **_estimate(rows, figures, plan, error, reserve_error),
@@ -360,13 +281,13 @@ def make_plan(
         "warnings": _page_cache_warnings(rows),
         "needed_tokens": _needed(profile["gate"]),
         "utilization": figures.utilization,
-        "kv_bytes_per_token": per,
+        "kv_bytes_per_token": figures.bytes,
         "ranks": rows,
     }
     if any(row["start_check"] == "refused" for row in rows):
         text = _refuse_start(result, figures)
     elif result["expected_tokens"] is None:
-        reason = unknown or f"plan.{' and plan.'.join(figures.missing)} unknown" + (f", and {why}" if why else "")
+        reason = unknown or f"plan.{' and plan.'.join(figures.missing)} unknown"
         result["verdict"], text = "unknown", f"the KV pool cannot be estimated ({reason}). The gate judges the boot."
     else:
         text = _judge_pool(result, figures, profile["gate"])

@@ -87,19 +87,6 @@ def look_twice(containers: list[dict[str, Any]], receipt: dict[str, Any], root: 
     return seen
 
 
-def config_of(model: str) -> dict[str, Any]:
-    """Return the config.json of a model's folder, of the revision that refs/main names where the folder is a cache; empty without one."""
-    try:
-        commit = bounded.text(os.path.join(model, "refs", "main"), 1024).strip()
-    except OSError:
-        commit = ""  # a plain folder
-    if commit:
-        if "/" in commit or "\0" in commit or commit in (".", ".."):
-            return {}  # it would lead out of the model's folder
-        model = os.path.join(model, "snapshots", commit)
-    return read_json(os.path.join(model, "config.json"))
-
-
 def fingerprint(path: str) -> str:
     """Return a file's mode and SHA-256, `0640 9f86d0...`; empty where it cannot be read."""
     try:

@@ -51,7 +51,7 @@ def _container(each: Mapping[str, Any], info: Mapping[str, Any], state: str) -> 
 def rank(info: Mapping[str, Any], log: Mapping[str, Any] | None = None, state: str = "") -> dict[str, Any]:
     """Return what is known of one rank: `containers`, `memory_kib`, `agent`, `receipt` (release, profile, verdict, time), `notes` and `problem`.
 
-    `info` is what vllm_rank_info returned, `log` what vllm_boot_log_info returned (None without a container), `state` that of the group (group.py).
+    `info` is what vllm_rank_info returned, `log` the facts of its boot log (None without a container), `state` that of the group (group.py).
     """
     problem = unread(info)
     if problem:

@@ -251,65 +251,41 @@ def space_problem(path: str, fetch: Iterable[Mapping[str, Any]], staged: Mapping
     )
 
 
-def choose_source(hosts: Sequence[str], manifests: Sequence[Mapping[str, Any]], wanted: str = "auto") -> int:
-    """Return the rank whose files the others get: the user's choice, the first complete one, or the one with most bytes. Raises ManifestError."""
-    if wanted not in ("auto", ""):
-        if wanted not in hosts:
-            raise ManifestError(f"weights_source is {wanted}, which is not a host of this serving group: set one of {', '.join(hosts)}, or auto")
-        return list(hosts).index(wanted)
-    for rank, manifest in enumerate(manifests):
-        if complete(manifest):
-            return rank
-    sizes = [sum(int(m["files"][p]["size"]) for p in m["selected"] if p in m["files"]) if m.get("exists") else -1 for m in manifests]
-    return sizes.index(max(sizes))
-
-
-def _damaged_since(agreed: Mapping[str, Sequence[Any]], manifests: Sequence[Mapping[str, Any]], source: int) -> tuple[set[str], list[str]]:
-    """Return (shards that were damaged at the source since all ranks agreed, notes).
+def _damaged_since(manifests: Sequence[Mapping[str, Any]], rank: int) -> tuple[list[str], list[str]]:
+    """Return (shards of a rank that were damaged since all ranks agreed, shards that are a new version).
 
     A shard with another content and the same size, of which another rank has the agreed content, is damaged if its mtime is the old one or if
     less than half of the shards changed. Otherwise it is a new version of the model.
     """
-    base = manifests[source]
-    shards = [path for path in base["selected"] if path in base["files"] and path.endswith(WEIGHTS)]
+    agreed: dict[str, Any] = {}
+    for manifest in [manifests[rank], *manifests]:
+        agreed = {**manifest["agreed"], **agreed}
+    files = manifests[rank]["files"]
+    shards = [path for path in manifests[rank]["selected"] if path in files and path.endswith(WEIGHTS)]
     suspects = {}  # path -> whether the mtime is unchanged
     for path in shards:
-        now, then = base["files"][path], agreed.get(path)
+        now, then = files[path], agreed.get(path)
         if then and now["sha256"] != then[1] and now["size"] == then[0] and any(m["files"].get(path, {}).get("sha256") == then[1] for m in manifests):
             suspects[path] = now["mtime_ns"] == then[2]
     many = len(suspects) * 2 >= len(shards)
-    damaged = {path for path, same_time in suspects.items() if same_time or not many}
-    new = [path for path in suspects if path not in damaged]
-    return damaged, [f"{listing(new)}: the content has changed since the last run and is used as a new version"] if new else []
+    damaged = [path for path, same_time in suspects.items() if same_time or not many]
+    return damaged, [path for path in suspects if path not in damaged]
 
 
-def _desired_files(manifests: Sequence[Mapping[str, Any]], source: int) -> tuple[dict[str, dict[str, Any]], list[str], list[str]]:
-    """Return (files with the `ranks` that have each, paths that no rank has, notes)."""
-    base = manifests[source]
-    agreed: dict[str, Any] = {}
-    for manifest in [base, *manifests]:
-        agreed = {**manifest["agreed"], **agreed}
-    damaged, notes = _damaged_since(agreed, manifests, source)
-    damaged |= set(base["damaged"])
-    desired, lost = {}, []
-    for path in [*(path for path in base["selected"] if path in base["files"]), *base["missing"]]:
-        content = promised_by_name(path)
-        if not content and path in base["files"] and path not in damaged:
-            content = base["files"][path]["sha256"]
-        content = content or (agreed.get(path) or [0, ""])[1]
-        holders = []
-        for rank, manifest in enumerate(manifests):
-            entry = manifest["files"].get(path)
-            bad = entry is None or path in manifest["damaged"] or (rank == source and path in damaged)
-            if not bad and entry["sha256"] == (content or entry["sha256"]):
-                content = entry["sha256"]
-                holders.append(rank)
-        if holders:
-            first = source if source in holders else holders[0]
-            desired[path] = {**manifests[first]["files"][path], "ranks": holders, "from": first}
-        else:
-            lost.append(path)
-    return desired, lost, notes
+def choose_source(hosts: Sequence[str], manifests: Sequence[Mapping[str, Any]], wanted: str = "auto") -> int:
+    """Return the rank whose files the others get: the user's choice, the first complete one, or the one with most bytes. Raises ManifestError.
+
+    A complete rank that was damaged since all ranks agreed is the last one of these.
+    """
+    if wanted not in ("auto", ""):
+        if wanted not in hosts:
+            raise ManifestError(f"weights_source is {wanted}, which is not a host of this serving group: set one of {', '.join(hosts)}, or auto")
+        return list(hosts).index(wanted)
+    whole = [rank for rank, manifest in enumerate(manifests) if complete(manifest)]
+    if whole:
+        return next((rank for rank in whole if not _damaged_since(manifests, rank)[0]), whole[0])
+    sizes = [sum(int(m["files"][p]["size"]) for p in m["selected"] if p in m["files"]) if m.get("exists") else -1 for m in manifests]
+    return sizes.index(max(sizes))
 
 
 def plan(hosts: Sequence[str], manifests: Sequence[Mapping[str, Any]], source: str = "auto", reserves: Sequence[int] = ()) -> dict[str, Any]:
@@ -320,10 +296,10 @@ def plan(hosts: Sequence[str], manifests: Sequence[Mapping[str, Any]], source: s
     :returns: ``source`` (host), ``source_rank``, ``usable`` (false: the source has to download first), ``complaints`` (why), ``equal``, ``bytes``
         and ``files`` (of the whole model), ``proof``, ``commit`` (of the hub, or ""), ``code`` (see code_proof),
         ``expected`` (path -> size, sha256, mtime_ns), ``links``, ``ranks`` (for each rank:
-        ``host``, ``fetch`` (a list of ``path``, ``size``, ``sha256``, ``mtime_ns``, ``provider`` (rank)), ``links``, ``remove``, ``bytes``, ``why``,
+        ``host``, ``fetch`` (a list of ``path``, ``size``, ``sha256``, ``mtime_ns``), ``links``, ``remove``, ``bytes``, ``why``,
         ``recorded`` (whether this rank has recorded exactly this)),
-        ``offers`` (for each rank the paths that others fetch from it), ``awaits`` (for each rank whether it will fetch what the source downloads first;
-        false if the plan is usable), ``reserves``, ``refusals`` (sentences: too little space, files of another model) and ``notes``.
+        ``awaits`` (for each rank whether it will fetch what the source downloads first;
+        false if the plan is usable), ``reserves``, ``refusals`` (sentences: too little space, files of another model, a damaged source) and ``notes``.
     :raises ManifestError: the source is not a host of the group.
     """
     base_rank = choose_source(hosts, manifests, source)
@@ -331,24 +307,22 @@ def plan(hosts: Sequence[str], manifests: Sequence[Mapping[str, Any]], source: s
     out: dict[str, Any] = {
         "source": hosts[base_rank], "source_rank": base_rank, "usable": False, "complaints": [], "equal": False, "bytes": 0, "files": 0, "proof": "",
         "commit": "", "code": "",
-        "expected": {}, "links": {}, "ranks": [], "offers": [[] for _each in hosts],
+        "expected": {}, "links": {}, "ranks": [],
         "awaits": [rank != base_rank and not complete(each) for rank, each in enumerate(manifests)], "refusals": [], "notes": [],
         "reserves": list(reserves) or [0 for _each in hosts],
     }  # fmt: skip
-    if not base.get("exists"):
-        return {**out, "complaints": complaints(base)}
-    desired, lost, out["notes"] = _desired_files(manifests, base_rank)
-    links = {path: base["links"][path] for path in base["selected"] if path in base["links"]}
-    check_tree(desired, links)
-    out["complaints"] = list(base["problems"])
-    if lost:
-        out["complaints"].append(f"no rank has a good copy of {listing(lost)}")
-    if base["incomplete"]:
-        out["complaints"].append(f"a download has not finished: {listing(base['incomplete'])}")
-    if not any(path.endswith(WEIGHTS) for path in [*desired, *links]):
-        out["complaints"] = out["complaints"] or complaints(base)
+    out["complaints"] = complaints(base)
     if out["complaints"]:
         return out
+    desired = {path: base["files"][path] for path in base["selected"] if path in base["files"]}
+    links = {path: base["links"][path] for path in base["selected"] if path in base["links"]}
+    check_tree(desired, links)
+    damaged, new = _damaged_since(manifests, base_rank)
+    if damaged:
+        lost = f"{out['source']} has another content of {listing(damaged)} than all ranks agreed on"
+        out["refusals"].append(f"{lost}: replace these files, or set weights_source to auto")
+    if new:
+        out["notes"].append(f"{listing(new)}: the content has changed since the last run and is used as a new version")
     out.update(
         usable=True,
         awaits=[False for _each in hosts],
@@ -361,25 +335,22 @@ def plan(hosts: Sequence[str], manifests: Sequence[Mapping[str, Any]], source: s
         code=code_proof(desired, links),
     )
     for rank, host in enumerate(hosts):
-        out["ranks"].append(_rank_plan(rank, host, manifests[rank], desired, out))
-    for each in out["ranks"]:
-        for item in each["fetch"]:
-            out["offers"][item["provider"]].append(item["path"])
-    out["offers"] = [sorted(set(names)) for names in out["offers"]]
+        out["ranks"].append(_rank_plan(rank, host, manifests[rank], out))
     out["equal"] = not any(item["fetch"] or item["links"] or item["remove"] for item in out["ranks"]) and not out["refusals"]
     return out
 
 
-def _rank_plan(rank: int, host: str, manifest: Mapping[str, Any], desired: Mapping[str, Mapping[str, Any]], out: dict[str, Any]) -> dict[str, Any]:
+def _rank_plan(rank: int, host: str, manifest: Mapping[str, Any], out: dict[str, Any]) -> dict[str, Any]:
     """Return the entry of one rank in `ranks`, and add to `refusals`."""
     fetch, why = [], []
-    for path, entry in sorted(desired.items()):
-        if rank in entry["ranks"]:
+    for path, entry in sorted(out["expected"].items()):
+        mine = manifest["files"].get(path)
+        if mine is not None and mine["sha256"] == entry["sha256"]:
             continue
-        if path in manifest["files"]:
-            why.append(f"{path} {_other_content(manifest['files'][path], entry)}")
-        fetch.append({**out["expected"][path], "path": path, "provider": entry["from"]})
-    loaded = [path for path in manifest["selected"] if path.endswith(LOADED) and path not in desired and path not in out["links"]]
+        if mine is not None:
+            why.append(f"{path} {_other_content(mine, entry)}")
+        fetch.append({**entry, "path": path})
+    loaded = [path for path in manifest["selected"] if path.endswith(LOADED) and path not in out["expected"] and path not in out["links"]]
     extra = sorted(loaded) if manifest["layout"] == "directory" else []
     unknown = [path for path in extra if path not in manifest["copied"]]
     if unknown:
@@ -397,7 +368,7 @@ def _rank_plan(rank: int, host: str, manifest: Mapping[str, Any], desired: Mappi
         "remove": [path for path in extra if path not in unknown],
         "bytes": sum(int(item["size"]) for item in fetch),
         "why": why,
-        "recorded": manifest["agreed"] == {path: [entry["size"], entry["sha256"], entry["mtime_ns"]] for path, entry in desired.items()},
+        "recorded": manifest["agreed"] == {path: [entry["size"], entry["sha256"], entry["mtime_ns"]] for path, entry in out["expected"].items()},
     }
 
 

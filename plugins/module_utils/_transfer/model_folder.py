@@ -15,7 +15,7 @@ import os
 import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Callable
+from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
@@ -66,7 +66,7 @@ def place_of(path: str, store: str = "") -> str:
     return f"{os.path.realpath(store)}/{below}"
 
 
-def walk(root: str, ignored: Callable[[str], bool] = manifest.ignored) -> tuple[dict[str, os.stat_result], dict[str, str], list[str]]:
+def walk(root: str) -> tuple[dict[str, os.stat_result], dict[str, str], list[str]]:
     """Return (regular files, links, problems) below a folder, without following links. Raises OSError, CopyError, ManifestError."""
     files: dict[str, os.stat_result] = {}
     links: dict[str, str] = {}
@@ -84,7 +84,7 @@ def walk(root: str, ignored: Callable[[str], bool] = manifest.ignored) -> tuple[
                 seen += 1
                 if seen > bounded.ENTRIES:
                     raise ManifestError(f"{root} has more than {bounded.ENTRIES} files and folders, which no model has. Check that the path is the model's.")
-                if not entry.is_dir(follow_symlinks=False) and ignored(path):
+                if not entry.is_dir(follow_symlinks=False) and manifest.ignored(path):
                     continue
                 info = entry.stat(follow_symlinks=False)
                 bad = manifest.check_path(path)
@@ -121,9 +121,7 @@ def key_of(info: os.stat_result) -> list[int]:
     return [info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino]
 
 
-def hash_files(
-    root: str, files: Mapping[str, os.stat_result], cache: Mapping[str, Sequence[Any]], fresh: bool, seconds: int = 0
-) -> tuple[dict[str, list[Any]], int]:
+def hash_files(root: str, files: Mapping[str, os.stat_result], cache: Mapping[str, Sequence[Any]], fresh: bool) -> tuple[dict[str, list[Any]], int]:
     """Return (path -> key and sha256; bytes read) for all files; `fresh` reads all of them. Raises OSError, ManifestError."""
     out = {path: list(cache[path]) for path, info in files.items() if not fresh and path in cache and list(cache[path][:4]) == key_of(info)}
     todo = sorted(set(files) - set(out), key=lambda path: -files[path].st_size)
@@ -134,8 +132,7 @@ def hash_files(
                 " Remove the file and download it again."
             )
 
-    seconds = seconds or HASH_SECONDS
-    end = time.monotonic() + seconds
+    end = time.monotonic() + HASH_SECONDS
 
     def one(path: str) -> None:
         descriptor = plain.open_file(os.path.join(root, path))
@@ -144,7 +141,9 @@ def hash_files(
             digest = sha256_file(descriptor, end)
             out[path] = [*key_of(os.fstat(same)), digest]
         except TimeoutError as error:
-            raise ManifestError(f"The files of {root} could not be hashed in {seconds / 3600:g} hours. Check the speed of the disk, and run again.") from error
+            raise ManifestError(
+                f"The files of {root} could not be hashed in {HASH_SECONDS / 3600:g} hours. Check the speed of the disk, and run again."
+            ) from error
         finally:
             os.close(same)
 

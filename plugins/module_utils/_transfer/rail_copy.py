@@ -92,44 +92,39 @@ wait $server"""
 
 
 def shares(files: Sequence[Mapping[str, Any]], streams: int) -> list[list[Mapping[str, Any]]]:
-    """Return the files of each rsync process, of one provider each and of about the same size."""
-    out: list[list[Mapping[str, Any]]] = []
-    for provider in sorted({int(item.get("provider", 0)) for item in files}):
-        mine: list[list[Mapping[str, Any]]] = [[] for _stream in range(max(1, streams))]
-        sizes = [0] * len(mine)
-        for item in sorted((item for item in files if int(item.get("provider", 0)) == provider), key=lambda item: -int(item["size"])):
-            least = sizes.index(min(sizes))
-            mine[least].append(item)
-            sizes[least] += int(item["size"]) + 1
-        out += [each for each in mine if each]
-    return out
+    """Return the files of each rsync process, of about the same size."""
+    out: list[list[Mapping[str, Any]]] = [[] for _stream in range(max(1, streams))]
+    sizes = [0] * len(out)
+    for item in sorted(files, key=lambda item: -int(item["size"])):
+        least = sizes.index(min(sizes))
+        out[least].append(item)
+        sizes[least] += int(item["size"]) + 1
+    return [each for each in out if each]
 
 
-def client_files(folder: str, parts: Sequence[Sequence[Mapping[str, Any]]], providers: Sequence[Mapping[str, Any]], fabric: Sequence[str]) -> dict[str, str]:
+def client_files(folder: str, parts: Sequence[Sequence[Mapping[str, Any]]], provider: Mapping[str, Any], fabric: Sequence[str]) -> dict[str, str]:
     """Return the files of the fetching end: its SSH configuration, pinned host keys, and the names and hashes of each share.
 
-    :param providers: what the modules of the serving ends returned: `listen` (addresses and ports by rail) and `host_key`.
+    :param provider: what the module of the serving end returned: `listen` (addresses and ports by rail) and `host_key`.
     :param fabric: this node's address on each rail.
     """
-    config, known = [], []
-    for number, provider in enumerate(providers):
-        for rail, place in enumerate(provider.get("listen") or []):
-            config += [f"Host {number}-{rail}", f"HostName {place['address']}", f"Port {place['port']}", f"HostKeyAlias {NAME}-{number}"]
-            config += [f"BindAddress {fabric[rail]}"] if rail < len(fabric) else []
-            known.append(f"{NAME}-{number} {provider['host_key']}\n")
+    config = []
+    for rail, place in enumerate(provider["listen"]):
+        config += [f"Host rail{rail}", f"HostName {place['address']}", f"Port {place['port']}", f"HostKeyAlias {NAME}"]
+        config += [f"BindAddress {fabric[rail]}"] if rail < len(fabric) else []
     config += [
         "Host *", "User root", f"IdentityFile {folder}/{KEY}", "IdentitiesOnly yes", "IdentityAgent none", "BatchMode yes", "StrictHostKeyChecking yes",
         f"UserKnownHostsFile {folder}/known_hosts", "GlobalKnownHostsFile none", "UpdateHostKeys no", f"Ciphers {CIPHERS}", "Compression no",
         "ConnectTimeout 5", "ServerAliveInterval 5", "ServerAliveCountMax 4", "LogLevel ERROR",
     ]  # fmt: skip
-    out = {"ssh_config": "\n".join(config) + "\n", "known_hosts": "".join(sorted(set(known)))}
+    out = {"ssh_config": "\n".join(config) + "\n", "known_hosts": f"{NAME} {provider['host_key']}\n"}
     for number, part in enumerate(parts):
         out[f"{number}.names"] = "".join(f"{item['path']}\0" for item in part)
         out[f"{number}.sums"] = "".join(f"{item['sha256']}  {item['path']}\n" for item in part)
     return out
 
 
-def client_script(folder: str, staging: str, parts: Sequence[Sequence[Mapping[str, Any]]], providers: Sequence[Mapping[str, Any]]) -> str:
+def client_script(folder: str, staging: str, parts: int, rails: int) -> str:
     """Return the script of the fetching unit. Each share begins on another rail, goes on where an earlier run stopped, and is checked at its end.
 
     A share with another content, such as a file that a loss of power damaged, is compared with the source block by block, and checked once more.
@@ -144,12 +139,10 @@ def client_script(folder: str, staging: str, parts: Sequence[Sequence[Mapping[st
         "share() {", f"  sums={folder}/$1.sums; share=$1; shift", '  copy $share --append "$@" || return 1', "  sha256sum --check --status $sums && return 0",
         '  copy $share "--ignore-times --no-whole-file" "$@" && sha256sum --check --quiet $sums', "}",
     ]  # fmt: skip
-    for number, part in enumerate(parts):
-        provider = int(part[0].get("provider", 0))
-        rails = list(range(len(providers[provider].get("listen") or [])))
-        turn = number % max(1, len(rails))
-        lines.append(f"share {number} " + " ".join(f"{provider}-{rail}" for rail in rails[turn:] + rails[:turn]) + f" & p{number}=$!")
-    lines += ["failed=0", *(f"wait $p{number} || failed=1" for number in range(len(parts))), "date '+ended %s.%N'", "exit $failed"]
+    for number in range(parts):
+        ways = [f"rail{(number + turn) % rails}" for turn in range(rails)]
+        lines.append(f"share {number} {' '.join(ways)} & p{number}=$!")
+    lines += ["failed=0", *(f"wait $p{number} || failed=1" for number in range(parts)), "date '+ended %s.%N'", "exit $failed"]
     return "\n".join(lines)
 
 

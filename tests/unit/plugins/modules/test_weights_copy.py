@@ -98,9 +98,11 @@ def test_an_offer_is_a_bounded_unit_that_reads_the_folder(call: Any, node: Node,
 
 
 def test_a_fetch_needs_room_and_a_key_and_a_hash(call: Any, node: Node) -> None:
-    assert "nothing was copied" in call(fetch=[{**ITEM, "size": 1 << 60}], providers=[OFFER])["msg"]
-    assert "state=prepared" in call(fetch=[ITEM], providers=[OFFER])["msg"]
-    assert "no valid SHA-256" in call(fetch=[{**ITEM, "sha256": "x"}], providers=[OFFER])["msg"]
+    assert "nothing was copied" in call(fetch=[{**ITEM, "size": 1 << 60}], provider=OFFER)["msg"]
+    assert "state=prepared" in call(fetch=[ITEM], provider=OFFER)["msg"]
+    call(state="prepared")
+    assert "does not offer them" in call(fetch=[ITEM])["msg"]
+    assert "no valid SHA-256" in call(fetch=[{**ITEM, "sha256": "x"}], provider=OFFER)["msg"]
     assert node.started == []
 
 
@@ -115,7 +117,7 @@ def test_a_fetch_needs_room_and_a_key_and_a_hash(call: Any, node: Node) -> None:
 def test_a_copy_that_ends_early_is_one_sentence(call: Any, node: Node, code: int | None, log: str, words: str) -> None:
     call(state="prepared")
     node.code, node.log = code, log
-    assert words in call(fetch=[ITEM], providers=[OFFER], fabric=["127.0.0.1"])["msg"]
+    assert words in call(fetch=[ITEM], provider=OFFER, fabric=["127.0.0.1"])["msg"]
 
 
 def test_fetched_files_are_installed(call: Any, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +125,7 @@ def test_fetched_files_are_installed(call: Any, node: Node, tmp_path: Path, monk
     monkeypatch.setattr(model_folder, "install", lambda *what: installed.append(what[2]))
     node.log = "began 1.0\nLiteral data: 5 bytes\ncopied 3.0\nended 4.0\n"
     call(state="prepared")
-    found = call(fetch=[ITEM], providers=[OFFER], fabric=["127.0.0.1"])
+    found = call(fetch=[ITEM], provider=OFFER, fabric=["127.0.0.1"])
     assert (found["copied"], found["moved_bytes"], found["seconds"]) == (["a.safetensors"], 5, {"transfer": 2.0, "total": 3.0})
     assert installed == [[ITEM]]
     assert os.path.isdir(tmp_path / "store/.gb10-incoming-m")

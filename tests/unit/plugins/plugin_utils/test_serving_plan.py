@@ -183,21 +183,6 @@ def test_a_node_that_cannot_take_part_is_named(shown: dict[str, Any], options: d
     assert found.startswith(sentence) if sentence else not found
 
 
-KEY, OTHER = "/m/vllm-cache-0123456789ab", "/m/vllm-cache-ba9876543210"
-
-
-@pytest.mark.parametrize(
-    ("files", "caches", "source"),
-    [
-        ([7, 0], [[KEY], [KEY]], "one"), ([0, 7], [[KEY], [KEY]], "two"), ([7, 5], [[KEY], [KEY]], ""), ([0, 0], [[KEY], [KEY]], ""),
-        ([7, -1], [[KEY], [KEY]], ""), ([7, 0], [[KEY], [OTHER]], ""), ([7, 0], [[KEY], ["/other-store/vllm-cache-0123456789ab"]], "one"),
-        ([-1, -1], [[], []], ""),
-    ],
-)  # fmt: skip
-def test_a_rank_without_kernels_of_the_same_key_gets_those_of_the_first_that_has_them(files: list[int], caches: list[list[str]], source: str) -> None:
-    assert plans.cache_source(HOSTS, files, caches) == source
-
-
 START, NOTHING = {"do": "start"}, {"do": "nothing", "adjust": []}
 STATED = {"document": {"generation": 7}}
 

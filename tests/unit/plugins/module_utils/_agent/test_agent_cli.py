@@ -199,7 +199,7 @@ def test_doctor_of_a_worker_judges_what_it_has(group: Group) -> None:
 
 
 def test_what_a_rank_reads_of_itself_is_json_for_its_head(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(look, "read", lambda *_words, **_more: {**READING["info"], "weights": {"files": {}}, "model_config": {}})
+    monkeypatch.setattr(look, "read", lambda *_words, **_more: {**READING["info"], "weights": {"files": {}}})
     found = json.loads(group.gb10("doctor", "--read").out)
     assert set(READING["facts"]) - {"changed", "invocation", "clock"} <= set(found["facts"])
     assert {"kernel", "gpus", "zones", "boot"} <= set(found["info"]["health"])

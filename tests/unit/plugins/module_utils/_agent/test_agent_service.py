@@ -17,15 +17,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, config, converge, history, listener, protocol
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, config, history, listener, protocol
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import service as module
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import Refused
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import AgentMissing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.rank import RankService
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.service import LiveClock, Service
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import Store
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.service import Service
 from unit.fixtures.agent.wire import HELLO, FakeActor, FakeRank, configuration, descriptors, fake_ssh, until
 
 LIMIT = 30.0
@@ -166,13 +165,6 @@ def test_refuses_a_line_above_the_limit(worker: Node, monkeypatch: pytest.Monkey
     assert worker.raw(b"x" * 1001, "session.sock")["error"] == "A request is longer than 1000 bytes."
 
 
-def test_an_exception_of_the_rank_is_an_error_and_the_connection_goes_on(worker: Node) -> None:
-    worker.rank.answers["look"] = lambda _request: {"never": 1 // 0}
-    with pytest.raises(RankError, match="ZeroDivisionError"):
-        worker.call("look")
-    assert worker.call("hello")
-
-
 def test_bounds_the_connections_of_each_socket(worker: Node) -> None:
     with contextlib.ExitStack() as stack:
         for _number in range(listener.MAX_CONNECTIONS):
@@ -259,11 +251,6 @@ def test_an_invalid_desire_does_not_reach_the_actor(head: Node, arguments: dict[
     with pytest.raises(RankError):
         head.call("desire", **arguments)
     assert head.actor.asked == []
-
-
-def test_acknowledge_reaches_the_actor(head: Node) -> None:
-    assert head.call("acknowledge", generation=7) == {}
-    assert head.actor.acknowledged == [7]
 
 
 @pytest.mark.parametrize("verb", protocol.HEAD_VERBS)
@@ -360,32 +347,6 @@ def test_an_exception_of_the_actor_is_one_warning_and_the_loop_goes_on(
     assert [(event["kind"], event["n"]) for event in events] == [("warning", 1)]
     assert events[0]["text"] == "The agent failed and tries again: ZeroDivisionError: integer division or modulo by zero. See `journalctl -u gb10-agent`."
     assert capfd.readouterr().err.count("ZeroDivisionError") == 3
-
-
-def test_a_failure_of_the_actor_has_one_number_in_memory_and_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(converge, "step", lambda _actor: bool(1 // 0))
-    head = Node(tmp_path)
-    head.service = Service(configuration(tmp_path), run_dir=str(head.run), rank=head.rank)
-    head.service.start()
-    until(lambda: bool(head.call("events", since=0)["events"]))
-    head.service._actor.event("step", "the next one")
-    shown = head.call("events", since=0)["events"]
-    head.service.close()
-    assert [(event["n"], event["kind"]) for event in shown] == [(1, "warning"), (2, "step")]
-    assert Store(head.service.store.folder).events() == shown
-
-
-def test_jobs_end_a_wait_within_a_step_and_not_between_steps() -> None:
-    clock = LiveClock()
-    clock.job_ended()
-    clock.wait(LIMIT)
-    assert not clock._change.is_set()
-    clock.changed()
-    clock.wait(LIMIT)
-    clock.idle(LIMIT)
-    assert not clock._change.is_set()
-    clock.wait(-1.0)
-    assert clock.wall() > clock.monotonic() > 0
 
 
 # --- systemd

@@ -115,12 +115,6 @@ def test_a_worker_without_its_agent_is_a_lost_rank(wire: Wire) -> None:
         wire.ask("hello")
 
 
-def test_a_node_without_ssh_is_a_lost_rank(wire: Wire, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(RankLost, match=r"^ssh is not installed on this node$"):
-        wire.ask("hello")
-
-
 @pytest.mark.parametrize("mode", ["die", "banner"])
 def test_an_answer_that_is_not_a_reply_is_a_lost_rank(wire: Wire, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
     monkeypatch.setenv("FAKE_SSH_MODE", mode)
@@ -196,14 +190,6 @@ def test_rank_0_is_called_in_the_same_way() -> None:
     assert result.done()
 
 
-def test_an_exception_in_rank_0_is_the_error_of_a_rank() -> None:
-    def broken(_request: dict[str, Any]) -> dict[str, Any]:
-        raise ZeroDivisionError("no")
-
-    with pytest.raises(RankError, match="ZeroDivisionError: no"):
-        local(broken).begin("look", LIMIT).result()
-
-
 def test_rank_0_is_lost_if_its_verb_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "GRACE", 0.0)
     go_on = threading.Event()
@@ -212,14 +198,3 @@ def test_rank_0_is_lost_if_its_verb_does_not_end(monkeypatch: pytest.MonkeyPatch
         job.result()
     assert job.done()
     go_on.set()
-
-
-def test_a_thread_that_cannot_start_is_a_lost_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none_left(_thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", none_left)
-    job = local(FakeRank().handle).begin("look", LIMIT)
-    assert job.done()
-    with pytest.raises(RankLost, match="cannot start a thread"):
-        job.result()

@@ -35,21 +35,6 @@ def test_a_link_is_not_read(tmp_path: Path) -> None:
         folder.text("link")
 
 
-def test_a_failed_write_leaves_the_old_file_and_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = Folder(str(tmp_path), "agent")
-    folder.write("a", "old")
-
-    def full(_descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left on device") as error:
-        folder.write("a", "new")
-    assert error.value.filename == str(tmp_path / "agent/a")
-    assert folder.text("a") == "old"
-    assert [path.name for path in (tmp_path / "agent").iterdir()] == ["a"]
-
-
 def test_only_the_newest_folders_are_kept_and_links_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other/file").touch()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -74,17 +73,3 @@ def test_the_day_survives_a_restart_of_the_agent(kept: Kept) -> None:
     later.sample(120)
     day = parse(later.history.shown()["day"])
     assert [day[0].seconds, len(day)] == [START, 12]
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", json.dumps({"day": 5}), json.dumps({"day": "x;1 2"})])
-def test_a_damaged_file_counts_as_missing(kept: Kept, text: str) -> None:
-    kept.path.parent.mkdir()
-    kept.path.write_text(text, encoding="utf-8")
-    kept.sample(2)
-    assert len(parse(kept.history.shown()["day"])) == 1
-
-
-def test_a_disk_that_cannot_be_written_ends_nothing(kept: Kept) -> None:
-    kept.path.parent.write_text("a file in place of the folder", encoding="utf-8")
-    kept.sample(1000)
-    assert len(parse(kept.history.shown()["day"])) == 17

@@ -14,6 +14,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._gate import liveness
 from unit.fixtures.docker.engine import serving
 
 RECEIPT = {"release": "4f0c", "time": "2026-11-25T07:00:00Z", "passed": True, "seconds": 50.0, "checks": [{"name": "x"}], "ranks": [{"rank": 0, "facts": {}}]}
+BOOT = ("vLLM API server version 0.25.1", "Starting to load model /models/m...")
 BRIEF = {"release": "4f0c", "time": "2026-11-25T07:00:00Z", "passed": True, "seconds": 50.0, "ranks": [{"rank": 0}], "models": []}
 
 
@@ -67,6 +68,18 @@ def test_a_head_that_lost_its_folder_is_asked_with_the_key_of_its_container(tmp_
     put(tmp_path, "releases/4f0c/compose.yaml", "services: {}\n")
     look.alive(str(tmp_path / "pair1"), {"url": "http://127.0.0.1:9"})
     assert keys == ["the-key-of-the-container", ""], "who removes the file alone wants a new key"
+
+
+@pytest.mark.parametrize(("running", "state"), [(True, "starting"), (False, "failed")])
+def test_the_boot_log_is_that_of_the_containers_present_run_with_both_streams(running: bool, state: str, tmp_path: Path) -> None:
+    """A weak line alone decides nothing while the process runs."""
+    with serving(tmp_path / "docker.sock") as engine:
+        engine.logs["c1"] = [("2026-11-20T20:00:00Z", b"torch.OutOfMemoryError: CUDA out of memory of the first run\n", 2)]
+        engine.logs["c1"] += [("2026-11-20T21:12:20Z", f"(EngineCore pid=9) INFO 11-20 21:00:00 [core.py:1] {text}\n".encode(), 1) for text in BOOT]
+        engine.logs["c1"] += [("2026-11-20T21:12:30Z", b"ModuleNotFoundError: No module named 'an_optional_part'\n", 2)]
+        container = {"id": "c1", "name": "x", "running": running, "exit_code": 0 if running else 1, "oom_killed": False, "started_at": "2026-11-20T21:12:19.5Z"}
+        found = look.boot_log([container], str(tmp_path / "docker.sock"))
+    assert (found["state"], bool(found["suspicion"]), found["lines_read"]) == (state, running, 3)
 
 
 def test_node_without_anything_returns_empty_records(tmp_path: Path) -> None:

@@ -202,15 +202,6 @@ def test_a_full_disk_does_not_keep_an_owned_rank_from_being_started(owned: Machi
     assert json.loads((tmp_path / "run/fabric.json").read_text())["services"]
 
 
-def test_a_full_disk_does_not_matter_to_a_start_whose_fabric_variables_are_as_before(owned: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    owned.put_release("4f0c", fabric={"addresses": ["192.168.100.2"]})
-    monkeypatch.setattr(fabric, "resolve", lambda *_arguments: ({"NCCL_IB_HCA": "rocep1"}, ""))
-    assert owned.do("start", release="4f0c") == {"error": ""}
-    monkeypatch.setattr(os, "replace", no_space)
-    assert owned.do("start", release="4f0c") == {"error": ""}
-    assert f"--file {owned.folder}/agent/fabric.json up" in owned.commands[-1]
-
-
 def test_a_full_disk_refuses_the_first_claim_of_a_head_with_the_file(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "replace", no_space)
     assert machine.ask("claim")["error"] == f"{machine.folder}/agent/owner.json on lab-2 cannot be used: No space left on device. Correct that there."
@@ -546,13 +537,6 @@ def test_look_names_what_a_release_lacks(owned: Machine, monkeypatch: pytest.Mon
     (folder / "release.json").write_text("{")
     assert owned.do("look", release="4f0c")["missing"] == [f"{folder}/release.json is missing or not valid"]
     assert owned.do("look")["missing"] == []
-
-
-def test_a_slice_passes_on_only_its_own_arguments(owned: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    passed: list[dict[str, Any]] = []
-    monkeypatch.setattr(log_slice, "take", lambda **arguments: passed.append(arguments) or {"log": ""})  # type: ignore[func-returns-value]
-    owned.do("slice", container=CONTAINER, cursor="12:3", known_state="running", wait=0, url="", docker_socket="/tmp/other", limit=None)
-    assert passed == [{"container": CONTAINER, "cursor": "12:3", "known_state": "running", "wait": 0, "url": "", "docker_socket": owned.socket}]
 
 
 def test_a_slice_has_no_known_secret_in_any_form(owned: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

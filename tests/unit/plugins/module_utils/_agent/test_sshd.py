@@ -20,13 +20,7 @@ forcecommand none
 pubkeyacceptedalgorithms ssh-ed25519-cert-v01@openssh.com,ssh-ed25519,rsa-sha2-512
 subsystem sftp /usr/lib/openssh/sftp-server
 """
-ARGUMENTS: dict[str, Any] = {
-    "user": "gb10-agent",
-    "groups": ["gb10-agent"],
-    "host": "spark-1",
-    "address": "192.168.200.11",
-    "command": "/usr/local/sbin/gb10 connect",
-}
+ARGUMENTS: dict[str, Any] = {"groups": ["gb10-agent"], "host": "spark-1", "address": "192.168.200.11"}
 
 
 def problems(*lines: str, without: str = "") -> list[str]:
@@ -59,7 +53,6 @@ REFUSED = {
     "keys are off": (["pubkeyauthentication no"], "pubkeyauthentication", "PubkeyAuthentication no", "Set PubkeyAuthentication yes in a block"),
     "other users": (["allowusers admin", "allowusers root"], "", "AllowUsers admin root", "Add gb10-agent to AllowUsers"),
     "the user from elsewhere": (["allowusers gb10-agent@10.0.0.0/8"], "", "AllowUsers gb10-agent@10.0.0.0/8", "Add gb10-agent to AllowUsers"),
-    "a bracket is not a wildcard": (["allowusers gb10-agen[t]"], "", "AllowUsers gb10-agen[t]", "Add gb10-agent to AllowUsers"),
     "denied": (["denyusers gb10-*"], "", "DenyUsers gb10-*", "Change DenyUsers so that it does not match gb10-agent"),
     "other groups": (["allowgroups sudo"], "", "AllowGroups sudo", "Add the group gb10-agent to AllowGroups"),
     "denied group": (["denygroups *"], "", "DenyGroups *", "Change DenyGroups so that it does not match the group gb10-agent"),
@@ -69,7 +62,7 @@ REFUSED = {
     "a root": (["chrootdirectory /srv/%u"], "chrootdirectory", "ChrootDirectory /srv/%u", "Set ChrootDirectory none"),
     "two factors": (["authenticationmethods publickey,password"], "authenticationm", "AuthenticationMethods publickey,", "Set AuthenticationMethods"),
     "refused": (["refuseconnection yes"], "", "RefuseConnection yes", "Set RefuseConnection no"),
-    "key types": (["pubkeyacceptedalgorithms rsa-sha2-512"], "pubkeyaccepted", "PubkeyAcceptedAlgorithms without ssh-ed25519", "Add ssh-ed25519"),
+    "key types": (["pubkeyacceptedalgorithms rsa-sha2-512"], "pubkeyaccepted", "PubkeyAcceptedAlgorithms rsa-sha2-512", "Add ssh-ed25519"),
 }
 
 

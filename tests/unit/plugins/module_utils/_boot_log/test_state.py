@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import pytest
-from ansible.module_utils.testing import patch_module_args
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog, parse
-from ansible_collections.gb10.cluster.plugins.modules import vllm_boot_log_info
 
 BANNER = "(APIServer pid=1) INFO 11-20 21:00:00 [api_server.py:1977] vLLM API server version 0.25.1\n"
 LOADING = "(EngineCore pid=9) INFO 11-20 21:01:00 [gpu_model_runner.py:1] Starting to load model /models/m...\n"
@@ -77,23 +72,6 @@ def test_a_weak_line_alone_is_a_suspicion_while_the_process_runs() -> None:
     assert (facts["suspicion"]["class"], facts["suspicion"]["line"]) == ("toolchain", OPTIONAL.strip())
     log.feed(KV.encode())
     assert log.facts()["suspicion"] is None
-
-
-@pytest.mark.parametrize(("running", "state"), [(True, "starting"), (False, "failed")])
-def test_the_module_judges_a_running_container_by_what_is_decisive(
-    running: bool, state: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The container tells whether the log is complete."""
-
-    def read(_module: Any, log: BootLog) -> dict[str, Any]:
-        log.feed((BANNER + LOADING + OPTIONAL).encode())
-        return {"name": "x", "running": running, "exit_code": 0 if running else 1, "oom_killed": False}
-
-    monkeypatch.setattr(vllm_boot_log_info, "read_container", read)
-    with patch_module_args({"container": "x"}), pytest.raises(SystemExit):
-        vllm_boot_log_info.main()
-    result = json.loads(capsys.readouterr().out)
-    assert (result["state"], bool(result["suspicion"])) == (state, running)
 
 
 @pytest.mark.parametrize("line", [CORE + "EngineCore failed to start.\n", "RuntimeError: Engine core initialization failed. See root cause above.\n"])

@@ -10,22 +10,10 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile import kv_es
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shared_samples import needs_shared, samples
 from shipped_profiles import LEAST, SHIPPED, ranks
 
 GIB_KIB = 2**20
 SPARK = 121.69  # GiB that a DGX Spark reports; others report 119.63
-
-QWEN2_7B = {
-    "num_hidden_layers": 28,
-    "num_attention_heads": 28,
-    "num_key_value_heads": 4,
-    "hidden_size": 3584,
-    "torch_dtype": "bfloat16",
-    "sliding_window": 131072,
-    "use_sliding_window": False,
-}
-QWEN3_235B = {"num_hidden_layers": 94, "num_attention_heads": 64, "num_key_value_heads": 4, "head_dim": 128, "hidden_size": 4096, "torch_dtype": "bfloat16"}
 
 
 def profile(name: str, **args: Any) -> dict[str, Any]:
@@ -65,57 +53,6 @@ def test_error_on_published_pools(name: str, measured: int, off: float) -> None:
 def test_error_on_pools_that_are_published_for_another_utilization(name: str, utilization: str, measured: int, off: float) -> None:
     plan = k.make_plan(profile(name, **{"gpu-memory-utilization": utilization}), ranks(SPARK, SPARK))
     assert error(plan["expected_tokens"], measured) == pytest.approx(off, abs=0.05)
-
-
-@needs_shared
-@pytest.mark.parametrize(
-    ("log", "config", "tensor", "gib", "off"),
-    [
-        ("021-a100x2-qwen2-7b-ray-2nodes-tp2-v01011.log", QWEN2_7B, 2, None, 0.03),
-        ("023-a100x1-qwen2-7b-v01011-wrapped.log", QWEN2_7B, 1, None, -0.06),
-        ("071-rtxpro6000x4-qwen3-235b-fp8-tp4-v0271.log", QWEN3_235B, 4, 27.85, -0.01),
-    ],
-)
-def test_error_of_bytes_a_token_from_the_models_config(log: str, config: dict[str, Any], tensor: int, gib: float | None, off: float) -> None:
-    text = (samples() / "bootlogs" / log).read_text()
-    tokens = int(re.findall(r"KV cache size: ([\d,]+)", text)[0].replace(",", ""))
-    if gib is None:
-        gib = float(re.findall(r"Available KV cache memory: ([\d.]+) GiB", text)[0])
-    else:
-        assert f"kv cache memory in use is {gib} GiB" in text
-    per, why = k.kv_bytes_from_config(config, tensor)
-    assert per is not None, why
-    assert error(gib * k.GIB / per, tokens) == pytest.approx(off, abs=0.02)
-
-
-@pytest.mark.parametrize(
-    ("config", "dtype", "text"),
-    [
-        ({}, "auto", "no num_hidden_layers"),
-        ({**QWEN2_7B, "layer_types": ["full_attention", "sliding_attention"]}, "auto", "mixes kinds of attention layers"),
-        ({**QWEN2_7B, "use_sliding_window": True}, "auto", "sliding_window makes a token's cost depend"),
-        ({**QWEN2_7B, "full_attention_interval": 4}, "auto", "full_attention_interval makes"),
-        ({**QWEN2_7B, "index_topk": 512}, "auto", "index_topk makes"),
-        ({**QWEN2_7B, "torch_dtype": "float4"}, "auto", "unknown dtype"),
-        ({**QWEN2_7B, "hidden_size": None}, "auto", "no head size"),
-        (QWEN2_7B, "nvfp4_ds_mla", "dtype nvfp4_ds_mla has a layout of its own"),
-        ({**QWEN2_7B, "kv_lora_rank": 512, "qk_rope_head_dim": 64}, "fp8", "fp8 with latent attention"),
-    ],
-)
-def test_config_without_uniform_layers_is_unknown(config: dict[str, Any], dtype: str, text: str) -> None:
-    per, why = k.kv_bytes_from_config(config, 2, dtype)
-    assert per is None
-    assert text in why
-
-
-def test_latent_attention_is_the_same_on_every_rank() -> None:
-    config = {"num_hidden_layers": 61, "num_attention_heads": 128, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "torch_dtype": "bfloat16"}
-    assert k.kv_bytes_from_config(config, 2)[0] == k.kv_bytes_from_config(config, 1)[0] == 61 * 576 * 2
-
-
-def test_config_of_a_vision_model_is_one_level_down() -> None:
-    assert k.kv_bytes_from_config({"text_config": QWEN2_7B, "torch_dtype": "bfloat16"}, 1)[0] == 57344
-    assert k.kv_bytes_from_config(QWEN2_7B, 1, "fp8")[0] == 28672
 
 
 # --- the start check -------------------------------------------------------------------------------------------------
@@ -167,7 +104,9 @@ UNEVEN = [*ranks(SPARK), {**ranks(SPARK, SPARK)[1], "available_kib": int(90 * GI
     ],
 )  # fmt: skip
 def test_a_refusal_has_the_one_change_that_helps(name: str, args: dict[str, Any], entries: list[dict[str, Any]], remedy: str, text: str) -> None:
-    plan = k.make_plan(profile(name, **args), entries, config=QWEN2_7B)
+    asked = profile(name, **args)
+    asked["plan"]["kv_bytes_per_token"] = asked["plan"]["kv_bytes_per_token"] or 14336
+    plan = k.make_plan(asked, entries)
     assert plan["verdict"] == "refused"
     assert f"{plan['remedy']}$".startswith(remedy)
     assert re.search(text, plan["msg"])
@@ -214,7 +153,6 @@ def test_a_running_engine_or_a_skipped_check_refuses_nothing() -> None:
 # --- a GPU with its own memory: two H100, vLLM 0.25.1, 2026-11-26 ----------------------------------------------------
 
 H100 = 79.18  # GiB; MemTotal was 251
-LLAMA_1B = {"num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64, "hidden_size": 2048, "torch_dtype": "bfloat16"}
 
 
 def h100s(*free: float, **more: Any) -> list[dict[str, Any]]:
@@ -226,7 +164,8 @@ def h100s(*free: float, **more: Any) -> list[dict[str, Any]]:
 def llama(utilization: float, **args: Any) -> dict[str, Any]:
     """The profile of the measured boots; the reserve is that of the first one."""
     given = {UTILIZATION: utilization, "max-model-len": 32768, **args}
-    plan = {"weights_gib_per_rank": 0.92, "reserve_gib": 0.43, "ranks": 2}
+    tokens = 8192 if args.get("kv-cache-dtype") == "fp8" else 16384
+    plan = {"weights_gib_per_rank": 0.92, "reserve_gib": 0.43, "kv_bytes_per_token": tokens, "ranks": 2}
     return resolve("m", {"m": {**LEAST, "engine": {"args": given}, "plan": plan}})
 
 
@@ -241,7 +180,7 @@ def llama(utilization: float, **args: Any) -> dict[str, Any]:
     ],
 )
 def test_error_on_pools_of_a_gpu_with_its_own_memory(own: dict[str, Any], measured: int, off: float) -> None:
-    plan = k.make_plan(own, h100s(78.1, 78.1), config=LLAMA_1B)
+    plan = k.make_plan(own, h100s(78.1, 78.1))
     assert (plan["verdict"], plan["unsafe"], plan["warnings"]) == ("ok", None, [])
     assert error(plan["expected_tokens"], measured) == pytest.approx(off, abs=0.05)
     assert "has the least GPU memory: " in plan["msg"]
@@ -249,14 +188,14 @@ def test_error_on_pools_of_a_gpu_with_its_own_memory(own: dict[str, Any], measur
 
 def test_a_neighbour_on_a_gpu_refuses_the_boot() -> None:
     """The node itself has enough: the engine stopped with 52.63 of 79.18 GiB, after 93 s without service."""
-    plan = k.make_plan(llama(0.8), h100s(78.1, 52.6), config=LLAMA_1B)
+    plan = k.make_plan(llama(0.8), h100s(78.1, 52.6))
     assert (plan["verdict"], plan["remedy"], plan["short_rank"]) == ("refused", "set gpu-memory-utilization to 0.66", 1)
     assert plan["msg"].startswith(
         "m: spark-b (rank 1) has 52.6 of 79.2 GiB (GPU memory), but gpu-memory-utilization 0.8 asks for 63.3 GiB, so vLLM refuses to start"
     )
-    again = k.make_plan(llama(0.66), h100s(78.1, 52.6), config=LLAMA_1B)
+    again = k.make_plan(llama(0.66), h100s(78.1, 52.6))
     assert again["verdict"] == "ok"
-    small = k.make_plan(llama(0.8), h100s(78.1, 1.0), config=LLAMA_1B)
+    small = k.make_plan(llama(0.8), h100s(78.1, 1.0))
     assert small["remedy"] == "free 62.3 GiB on spark-b: stop the processes that `nvidia-smi` lists there"
 
 
@@ -266,7 +205,7 @@ def test_memory_of_the_old_engine_is_free_after_its_stop(held: float | None, ver
     entries = h100s(13.0, 13.0, engine_running=True)
     for entry in entries if held else ():
         entry["gpu_engine_kib"] = int((held or 0) * GIB_KIB)
-    plan = k.make_plan(llama(0.8), entries, config=LLAMA_1B)
+    plan = k.make_plan(llama(0.8), entries)
     assert (plan["verdict"], plan["warnings"]) == (verdict, [])
     assert {row["start_check"] for row in plan["ranks"]} == {check}
 
@@ -274,7 +213,7 @@ def test_memory_of_the_old_engine_is_free_after_its_stop(held: float | None, ver
 def test_an_engine_on_the_cpu_uses_the_memory_of_the_node() -> None:
     own = llama(0.5)
     own["container"]["gpus"] = "none"
-    plan = k.make_plan(own, h100s(78.1, 78.1), config=LLAMA_1B)
+    plan = k.make_plan(own, h100s(78.1, 78.1))
     assert [row["total_gib"] for row in plan["ranks"]] == [251.0, 251.0]
 
 
@@ -326,7 +265,9 @@ def test_pinned_memory_must_fit_next_to_the_weights() -> None:
     assert "114.0 GiB for 75.0 GiB of weights and 50.0 GiB of pinned KV cache, which do not fit" in large["msg"]
     fits = re.findall(r"to (\d+) or less", large["remedy"])[0]
     assert k.make_plan(profile("dspark-nvfp4-1m-seed", **{"kv-cache-memory-bytes": fits}), ranks(SPARK, SPARK))["warnings"] == []
-    given = k.make_plan(profile("pr41834-300k", **{PINNED: "18G"}), ranks(SPARK, SPARK), config=QWEN2_7B)
+    own = profile("pr41834-300k", **{PINNED: "18G"})
+    own["plan"]["kv_bytes_per_token"] = 14336
+    given = k.make_plan(own, ranks(SPARK, SPARK))
     assert (given["verdict"], given["expected_tokens"]) == ("ok", 18 * k.GIB // 14336)
     close = k.make_plan(profile("dspark-nvfp4-1m-seed", **{"kv-cache-memory-bytes": "35G"}), ranks(SPARK, SPARK))
     assert close["verdict"] == "ok"
@@ -375,38 +316,14 @@ def test_error_of_a_small_pool_is_not_smaller() -> None:
     assert plan["high_tokens"] - plan["expected_tokens"] == pytest.approx(0.06 * 1990142, abs=2)
 
 
-def test_memory_of_preflight_info_can_be_passed_as_it_is() -> None:
-    entries = [{"host": "a", "total_kb": int(SPARK * GIB_KIB), "available_kb": 118489088, "free_kb": 119537664, "size_class": "121"}]
-    assert k.make_plan(profile("fp8-1m"), entries * 2)["verdict"] == "ok"
-
-
 def test_default_utilization_follows_the_version() -> None:
     assert k.utilization_of({}, "0.19.1") == 0.9
     assert k.utilization_of({}, "0.22.1") == k.utilization_of({}) == 0.92
 
 
-@pytest.mark.parametrize(
-    ("entries", "text"),
-    [
-        ([], "ranks is empty"),
-        ([{"host": "a"}], "total_kib of a is missing, expected MemTotal in KiB"),
-        ([{"host": "a", "total_kib": "lots"}], "total_kib of a is 'lots', expected a number"),
-        ([{"host": "a", "total_kib": 1, "free_kib": -1}], "free_kib of a is -1, expected a number of at least 0"),
-        ([{"host": "a", "total_kib": True}], "total_kib of a is True, expected a number"),
-    ],
-)
-def test_unreadable_inputs(entries: list[dict[str, Any]], text: str) -> None:
-    with pytest.raises(k.PlanError, match=re.escape(text)):
-        k.make_plan(profile("fp8-1m"), entries)
-
-
-@pytest.mark.parametrize("value", ["2", "0", "much"])
-def test_unreadable_utilization(value: str) -> None:
-    """An unchecked profile, which the module may get."""
-    given = profile("fp8-1m")
-    given["engine"]["args"]["gpu-memory-utilization"] = value
-    with pytest.raises(k.PlanError, match=r"engine\.args\.gpu-memory-utilization is"):
-        k.make_plan(given, ranks(SPARK, SPARK))
+def test_a_node_whose_memory_is_not_known_is_named() -> None:
+    with pytest.raises(k.PlanError, match="total_kib of a is missing, expected MemTotal in KiB"):
+        k.make_plan(profile("fp8-1m"), [{"host": "a"}])
 
 
 @given(st.floats(1, 300), st.floats(1, 300), st.floats(0, 300), st.floats(0.01, 1), st.sampled_from(sorted(SHIPPED)))

@@ -44,9 +44,9 @@ def shards(count: int, mtime_ns: int = 2, **changed: str) -> dict[str, dict[str,
     return {f"s{n}.safetensors": entry(changed.get(f"s{n}", f"s{n}"), mtime_ns=mtime_ns if f"s{n}" in changed else 1) for n in range(count)}
 
 
-def fetches(plan: dict[str, Any]) -> list[list[tuple[str, int]]]:
-    """Return by rank (path, provider) of the files to fetch."""
-    return [[(item["path"], item["provider"]) for item in rank["fetch"]] for rank in plan["ranks"]]
+def fetches(plan: dict[str, Any]) -> list[list[str]]:
+    """Return by rank the paths to fetch from the source."""
+    return [[item["path"] for item in rank["fetch"]] for rank in plan["ranks"]]
 
 
 # --- paths and one manifest -------------------------------------------------------------------------------------------------------
@@ -161,34 +161,33 @@ def without(path: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("manifests", "expected"),
+    ("manifests", "source", "expected"),
     [
-        ([model(), model()], [[], []]),
-        ([model(), nothing()], [[], [(path, 0) for path in ALL]]),
-        ([nothing(), model()], [[(path, 1) for path in ALL], []]),
-        ([model(), nothing(), nothing()], [[], [(path, 0) for path in ALL], [(path, 0) for path in ALL]]),
-        ([model(), model({**model()["files"], "b.safetensors": entry("x")})], [[], [("b.safetensors", 0)]]),
-        ([model(shards(4, s1="x"), agreed=OLD), model(shards(4), agreed=OLD)], [[("s1.safetensors", 1)], []]),
-        ([model(shards(4, s0="n", s1="n", s2="n"), agreed=OLD), model(shards(4), agreed=OLD)], [[], [(f"s{n}.safetensors", 0) for n in range(3)]]),
-        ([model(shards(1, mtime_ns=1, s0="x"), agreed=OLD), model(shards(1), agreed=OLD)], [[("s0.safetensors", 1)], []]),
-        ([model({**model()["files"], "config.json": entry("x")}, agreed=agreed(model())), model(agreed=agreed(model()))], [[], [("config.json", 0)]]),
-        ([model({BLOB: entry("x")}, damaged=[BLOB], **HUB), model({BLOB: entry("good")}, **HUB)], [[(BLOB, 1)], []]),
-        ([without("b.safetensors"), without("a.safetensors")], [[("b.safetensors", 1)], [("a.safetensors", 0)]]),
+        ([model(), model()], 0, [[], []]),
+        ([nothing(), model()], 1, [ALL, []]),
+        ([model(), nothing(), nothing()], 0, [[], ALL, ALL]),
+        ([model(), model({**model()["files"], "b.safetensors": entry("x")})], 0, [[], ["b.safetensors"]]),
+        ([model(shards(4, s1="x"), agreed=OLD), model(shards(4), agreed=OLD)], 1, [["s1.safetensors"], []]),
+        ([model(shards(4, s0="n", s1="n", s2="n"), agreed=OLD), model(shards(4), agreed=OLD)], 0, [[], [f"s{n}.safetensors" for n in range(3)]]),
+        ([model(shards(1, mtime_ns=1, s0="x"), agreed=OLD), model(shards(1), agreed=OLD)], 1, [["s0.safetensors"], []]),
+        ([model({**model()["files"], "config.json": entry("x")}, agreed=agreed(model())), model(agreed=agreed(model()))], 0, [[], ["config.json"]]),
+        ([model({BLOB: entry("x")}, damaged=[BLOB], **HUB), model({BLOB: entry("good")}, **HUB)], 1, [[BLOB], []]),
     ],
     ids=[
-        "equal", "empty-worker", "empty-head", "three", "worker-differs", "one-shard-of-the-head-damaged", "new-version-at-the-head",
-        "content-changed-and-mtime-not", "edited-config", "hub-hash-decides", "halves",
+        "equal", "empty-head", "three", "worker-differs", "one-shard-of-the-head-damaged", "new-version-at-the-head",
+        "content-changed-and-mtime-not", "edited-config", "hub-hash-decides",
     ],
 )  # fmt: skip
-def test_each_rank_fetches_what_it_lacks(manifests: list[dict[str, Any]], expected: list[list[tuple[str, int]]]) -> None:
-    hosts = [*HOSTS, "spark-3"][: len(manifests)]
-    source = "spark-1" if manifests[0]["exists"] else "auto"
-    plan = manifest.plan(hosts, manifests, source)
-    assert plan["usable"], plan["complaints"]
+def test_each_rank_fetches_what_it_lacks_of_the_source(manifests: list[dict[str, Any]], source: int, expected: list[list[str]]) -> None:
+    plan = manifest.plan([*HOSTS, "spark-3"][: len(manifests)], manifests)
+    assert (plan["usable"], plan["source_rank"], plan["refusals"]) == (True, source, []), plan["complaints"]
     assert fetches(plan) == expected
     assert plan["equal"] is not any(expected)
-    offered = {(path, provider) for rank in expected for path, provider in rank}
-    assert plan["offers"] == [sorted(path for path, provider in offered if provider == rank) for rank in range(len(hosts))]
+
+
+def test_a_damaged_rank_that_the_user_chose_as_the_source_is_refused() -> None:
+    plan = manifest.plan(HOSTS, [model(shards(4, s1="x"), agreed=OLD), model(shards(4), agreed=OLD)], source="spark-1")
+    assert plan["refusals"] == ["spark-1 has another content of s1.safetensors than all ranks agreed on: replace these files, or set weights_source to auto"]
 
 
 def test_equal_ranks_have_recorded_the_same() -> None:
@@ -208,7 +207,7 @@ def test_differences_are_named() -> None:
 
 def test_user_chooses_the_source() -> None:
     other = model({**model()["files"], "config.json": entry("mine")})
-    assert fetches(manifest.plan(HOSTS, [model(), other], source="spark-2")) == [[("config.json", 1)], []]
+    assert fetches(manifest.plan(HOSTS, [model(), other], source="spark-2")) == [["config.json"], []]
     with pytest.raises(ManifestError, match=r"weights_source is spark-9.* spark-1, spark-2"):
         manifest.plan(HOSTS, [model(), other], source="spark-9")
 
@@ -218,8 +217,8 @@ def test_user_chooses_the_source() -> None:
     [
         ([nothing(), nothing()], "/srv/models/m does not exist"),
         ([model(incomplete=["blobs/1.incomplete"]), nothing()], "blobs/1.incomplete"),
-        ([model({BLOB: entry("x")}, damaged=[BLOB], **HUB)] * 2, "no rank has a good copy"),
-        ([without("b.safetensors"), nothing()], "no rank has a good copy of b.safetensors"),
+        ([model({BLOB: entry("x")}, damaged=[BLOB], **HUB)] * 2, "the content differs from the hub's: blobs/"),
+        ([without("b.safetensors"), nothing()], "the index names files that are missing: b.safetensors"),
     ],
     ids=["absent", "unfinished", "damaged-everywhere", "missing-everywhere"],
 )

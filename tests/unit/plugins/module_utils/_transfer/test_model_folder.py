@@ -141,7 +141,7 @@ def fetched(path: Path, name: str, data: bytes) -> dict[str, Any]:
     staging.mkdir(0o700, exist_ok=True)
     (staging / name).parent.mkdir(parents=True, exist_ok=True)
     (staging / name).write_bytes(data)
-    return {"path": name, "size": len(data), "sha256": digest, "mtime_ns": 1_700_000_000_123_456_789, "provider": 0}
+    return {"path": name, "size": len(data), "sha256": digest, "mtime_ns": 1_700_000_000_123_456_789}
 
 
 def test_fetched_files_are_installed_and_recorded(node: Node, tmp_path: Path) -> None:
