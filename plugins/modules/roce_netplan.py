@@ -168,7 +168,6 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import restore
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.apply import Change
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.live import RefusedError, in_container
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan_yaml import NoYamlError
 
 FIREWALL = "/etc/systemd/system/gb10-firewall.service"
 
@@ -237,7 +236,7 @@ def main() -> None:
             result = {"rails": change.present()}
         elif module.params["state"] == "absent":
             change.absent()
-    except (RefusedError, NoYamlError) as exc:
+    except RefusedError as exc:
         module.fail_json(msg=str(exc), restored=restored, pending=change.pending.exists(), managed=True)
     module.exit_json(
         changed=bool(change.changes.messages),

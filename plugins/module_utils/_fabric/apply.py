@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric import netplan, restore
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric import netplan, netplan_files, restore
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import CONFIG_PREFIXES
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.facts import gather
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.foreign import config_texts, other_changes
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.live import Live, RefusedError
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import ConfigFile, Device, Plan, RailConfig
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import Plan, RailConfig
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan_files import ConfigFile, Device, config_texts
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import DesiredState, desired_rails
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.restore import PendingChange
 from ansible_collections.gb10.cluster.plugins.module_utils._host.changes import Changes
@@ -69,7 +69,7 @@ class Change:
         self.pending = PendingChange(self.live)
         self.changes = Changes()
         self.notes = self.live.notes
-        self.own, self.drop_in = "/" + netplan.OWN_PATH, "/" + netplan.SYSCTL_PATH
+        self.own, self.drop_in = "/" + netplan_files.OWN_PATH, "/" + netplan.SYSCTL_PATH
 
     # present
 
@@ -81,8 +81,6 @@ class Change:
         self._report(work)
         if self.changes.messages:
             generated = self._generate(work.plan.text, work.plan.moves, {}) if work.files_change else {}
-            if work.plan.moves:
-                self._refuse_other_changes(work, generated)
             if work.files_change or work.drift:
                 self.live.refuse_in_use(work.names)
             if not self.module.check_mode:
@@ -127,8 +125,8 @@ class Change:
         hidden = [f"/{path} ({why})" for path, why in live.capture.unreadable.items() if path.startswith(CONFIG_PREFIXES)]
         if hidden:
             raise RefusedError(f"Could not read {', '.join(hidden)}; run as root (become: true).")
-        ports = [node.port(name) for name in names]
-        read = netplan.read_files(config_texts(live.capture), [Device(p.netdev, p.mac, p.driver) for p in ports])
+        devices = [Device(name, port.mac, port.driver) for name in (*names, *others) for port in [node.port(name)]]
+        read = netplan_files.read_files(config_texts(live.capture), devices[: len(names)], devices[len(names) :])
         plan = netplan.plan(rails, read, self.module.params["foreign"], self._renderer(read))
         if plan.refusals:
             raise RefusedError(" ".join(plan.refusals))
@@ -147,7 +145,7 @@ class Change:
         """Return the renderer of the rails."""
         if self.module.params["renderer"] != "auto":
             return str(self.module.params["renderer"])
-        chosen = netplan.default_renderer(read)
+        chosen = netplan_files.default_renderer(read)
         if chosen in netplan.RENDERERS:
             return str(chosen)
         return "NetworkManager" if self.live.active("NetworkManager") else "networkd"
@@ -178,7 +176,7 @@ class Change:
         """Write the files and set the rails. If netplan files change, the timer that restores the state runs before."""
         live, names = self.live, work.names
         linked = {name for name in names if live.node.port(name).linked}
-        given = live.configured_addresses({netplan.OWN_PATH: work.before})
+        given = live.configured_addresses({netplan_files.OWN_PATH: work.before})
         backups = {f"/{path}": f"{restore.BACKUP_DIR}/{path.replace('/', '_')}" for path in work.plan.moves}
         touched = sorted({*names, *(name for name, _address in given)})
         if work.files_change:
@@ -265,7 +263,7 @@ class Change:
             live.refuse_in_use(rails)
         if self.module.check_mode:
             return
-        given = live.configured_addresses(running if before is None else {netplan.OWN_PATH: before})
+        given = live.configured_addresses(running if before is None else {netplan_files.OWN_PATH: before})
         if netplan_change:
             files = {self.own, self.drop_in, restore.BASELINE, *back, *back.values(), *running, *generated}
             self.pending.arm(sorted(files), rails, f"remove {self.own}")
@@ -305,18 +303,6 @@ class Change:
 
     # generated files
 
-    def _refuse_other_changes(self, work: Work, after: Mapping[str, str]) -> None:
-        """Refuse if the configuration that netplan generates for any interface but the rails would change, now or at the next boot."""
-        node = self.live.node
-        ports = {port.netdev: Device(port.netdev, port.mac, port.driver) for port in node.ports}
-        devices = [ports.get(name, Device(name)) for name in dict.fromkeys([*ports, *node.netdevs])]
-        changed = other_changes(self._generate(work.before, (), {}), after, work.names, devices)
-        if changed:
-            raise RefusedError(
-                f"Moving {', '.join('/' + path for path in work.plan.moves)} would change what netplan generates for other interfaces:"
-                f" {', '.join(changed)}. Nothing was changed. Move that configuration to a netplan file without the rails, then run again."
-            )
-
     def _generate(self, text: str | None, moves: Sequence[str], back: Mapping[str, str]) -> dict[str, str]:
         """Let netplan generate its files in a temporary folder; return {path: text, or the target of a link}. Its error is a refusal."""
         live = self.live
@@ -325,11 +311,11 @@ class Change:
         files = {
             path: content
             for path, content in live.capture.files.items()
-            if path.startswith(("lib/netplan/", "etc/netplan/")) and path not in moves and path != netplan.OWN_PATH
+            if path.startswith(("lib/netplan/", "etc/netplan/")) and path not in moves and path != netplan_files.OWN_PATH
         }
         files.update({path.lstrip("/"): live.text(backup) or "" for path, backup in back.items() if path.startswith("/etc/netplan/")})
         if text is not None:
-            files[netplan.OWN_PATH] = text
+            files[netplan_files.OWN_PATH] = text
         found: dict[str, str] = {}
         with tempfile.TemporaryDirectory(prefix="gb10-netplan-") as root:
             for path, content in files.items():
