@@ -196,7 +196,7 @@ class Change:
         live.set_sysctls(work.sysctls)
         if not work.files_change:
             for rail in work.drift:
-                live.set_rail(rail)
+                live.set_interface(rail.interface, rail.mtu, [rail.address])
             return
         self._install(generated, touched)
         self._settle(list(work.plan.ours), linked)
@@ -229,7 +229,7 @@ class Change:
                 break
             time.sleep(1)
         for rail in waiting:
-            self.live.set_rail(rail)
+            self.live.set_interface(rail.interface, rail.mtu, [rail.address])
         if waiting:
             names = ", ".join(rail.interface for rail in waiting)
             self.notes.append(f"{names} stayed incomplete for {SETTLE_SECONDS} s; address and MTU were set directly.")
@@ -280,8 +280,8 @@ class Change:
         live.drop_addresses(given - earlier - live.configured_addresses(dict(generated)))
         for name in rails:
             if name in live.node.netdevs:
-                live.restore_interface(name, record["rails"][name])
-        live.restore_sysctls(record["sysctls"])
+                live.set_interface(name, **record["rails"][name])
+        live.set_sysctls(record["sysctls"])
         Path(restore.BASELINE).unlink(missing_ok=True)
         if netplan_change:
             self.pending.extend()
