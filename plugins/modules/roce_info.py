@@ -205,10 +205,10 @@ env:
 problems:
   description:
     - What is wrong, each with a stable C(id), the C(message), the C(remedy) and the C(interface) it belongs to.
-    - "Ids: C(no_cable), C(link_down), C(speed_degraded), C(pcie_degraded), C(no_rdma), C(rdma_unreadable), C(no_ipv4), C(link_local_only),
+    - "Ids: C(no_cable), C(link_down), C(speed_degraded), C(pcie_degraded), C(no_rdma), C(no_ipv4), C(link_local_only),
       C(gid_missing), C(gid_ambiguous), C(gid_index_differs), C(mtu_small), C(mtu_mismatch),
       C(one_subnet_for_both_rails), C(subnet_of_management), C(subnet_of_another), C(rails_crossed), C(ports_asymmetric),
-      C(rail_unplaced), C(rail_is_management), C(interface_missing), C(hca_without_netdev),
+      C(rail_unplaced), C(rail_is_management), C(interface_missing),
       C(foreign_netplan), C(bad_input), C(unreadable)."
   returned: always
   type: list

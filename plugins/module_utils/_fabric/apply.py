@@ -35,7 +35,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files impo
 SETTLE_SECONDS = 45
 GENERATORS = ("/usr/libexec/netplan/generate", "/usr/lib/netplan/generate")
 RUN_FOLDERS = ("/run/systemd/network", "/run/NetworkManager/system-connections")
-PLACING_IDS = ("no_cable", "rail_unplaced", "no_rdma", "rdma_unreadable", "unreadable")  # problems that explain a rail without a port
+PLACING_IDS = ("no_cable", "rail_unplaced", "no_rdma", "unreadable")  # problems that explain a rail without a port
 
 
 @dataclass(frozen=True)

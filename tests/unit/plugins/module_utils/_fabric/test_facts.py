@@ -269,16 +269,14 @@ def test_missing_parts(tmp_path: Path, case: str) -> None:
     assert len(missing) == len(left_out)
 
 
-@pytest.mark.parametrize(
-    ("text", "words"), [('[{"ifname":"lo"},{"ifna', "is not understood (starts with '[{\"ifname"), ("", "lists nothing"), ("[{}]", "lists nothing")]
-)
-def test_output_of_ip_that_is_not_understood_is_reported_and_gives_no_index(tmp_path: Path, text: str, words: str) -> None:
+@pytest.mark.parametrize("text", ['[{"ifname":"lo"},{"ifna', "", "[{}]"])
+def test_output_of_ip_that_is_not_understood_is_reported_and_gives_no_index(tmp_path: Path, text: str) -> None:
     tree = spark(tmp_path, PAIR)
     root = tree.write()
     tree.file("cmd/ip-addr.json", text)
     result = run(root)
     assert [(rail["netdev"], rail["ipv4"], rail["gid_index"]) for rail in result["rails"]] == [(RAIL0, None, None), ("enP2p1s0f0np0", None, None)]
-    assert f"`ip -j -d addr` {words}" in next(found["message"] for found in result["problems"] if found["id"] == "unreadable")
+    assert f"`ip -j -d addr` is not understood (starts with {text!r})" in next(found["message"] for found in result["problems"] if found["id"] == "unreadable")
 
 
 def test_older_hotplug_interface(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -328,17 +327,6 @@ def test_soft_roce_on_the_management_nic_of_a_spark_is_no_rail(tmp_path: Path) -
     assert netdevs(result) == [RAIL0, RAIL1]
     assert result["env"]["NCCL_IB_GID_INDEX"] == "3"
     assert result["problems"] == []
-
-
-# --- what joins a device to its HCA ----------------------------------------------------------------------------------------------
-
-
-def test_a_missing_interface_is_reported(tmp_path: Path) -> None:
-    tree = spark(tmp_path, PAIR)
-    tree.addr = [item for item in tree.addr if item["ifname"] != RAIL1]
-    shutil.rmtree(tmp_path / f"sys/class/net/{RAIL1}")
-    result = run(tree.write())
-    assert ("hca_without_netdev", RAIL1) in [(found["id"], found["interface"]) for found in result["problems"]]
 
 
 # --- management ------------------------------------------------------------------------------------------------------------------
