@@ -17,7 +17,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -91,15 +91,12 @@ class Change:
     def _desired(self) -> tuple[dict[str, Any], list[RailConfig]]:
         """Return the facts and the configuration of each rail, or refuse."""
         params = self.module.params
-        addresses, interfaces = params["addresses"], params["interfaces"]
-        desired = DesiredState(addresses, (), interfaces, params["mtu"], params["min_speed_mbps"], follow_link=True)
+        desired = DesiredState(params["addresses"], (), params["interfaces"], params["mtu"], params["min_speed_mbps"], follow_link=True)
         wanted, bad = desired_rails(desired)
         if bad:
             raise RefusedError(" ".join(f"{p.message} {p.remedy}" for p in bad))
-        if not addresses:
+        if not wanted:
             raise RefusedError("This node has no fabric address; set gb10_fabric_cidrs (one network per rail) in the inventory.")
-        if interfaces and len(interfaces) != len(addresses):
-            raise RefusedError(f"{len(interfaces)} interface(s) for {len(addresses)} address(es): give roce_interfaces one name per rail, or none.")
         facts = gather(self.live.capture, desired, self.live.ssh_connection)
         netdevs = {rail["index"]: rail["netdev"] for rail in facts["rails"]}
         rails = []
@@ -153,7 +150,6 @@ class Change:
     def _report(self, work: Work) -> None:
         """Add each change to the actions and the diff."""
         live, plan = self.live, work.plan
-        self.notes += [f"Adopted: {line}." for line in plan.differences]
         for rail in work.rails:
             if rail not in plan.ours and not live.fits(rail):
                 self.notes.append(f"{rail.interface} does not have what its adopted file configures ({rail.address}, MTU {rail.mtu}).")
@@ -207,10 +203,9 @@ class Change:
     def _save_baseline(self, names: list[str], backups: Mapping[str, str]) -> None:
         """Record the state before the first change, for `absent()`."""
         live = self.live
-        rails = {name: live.interface(name) for name in names}
         now: dict[str, dict[str, Any]] = {
             "sysctls": live.sysctls(names),
-            "rails": {name: {"up": found.up, "mtu": found.mtu, "addresses": list(found.addresses)} for name, found in rails.items()},
+            "rails": {name: asdict(live.interface(name)) for name in names},
             "moves": dict(backups),
         }
         known = live.record(restore.BASELINE) or {}
@@ -221,10 +216,9 @@ class Change:
     def _settle(self, rails: list[RailConfig], linked: set[str]) -> None:
         """Wait until the rails with a link have address and MTU; then set what is missing."""
         end = time.monotonic() + SETTLE_SECONDS
-        waiting = [rail for rail in rails if rail.interface in linked]
         while True:
             self.live.read()
-            waiting = [rail for rail in waiting if not self.live.fits(rail)]
+            waiting = [rail for rail in rails if rail.interface in linked and not self.live.fits(rail)]
             if not waiting or time.monotonic() > end:
                 break
             time.sleep(1)
@@ -280,7 +274,7 @@ class Change:
         live.drop_addresses(given - earlier - live.configured_addresses(dict(generated)))
         for name in rails:
             if name in live.node.netdevs:
-                live.set_interface(name, **record["rails"][name])
+                live.set_interface(**{**record["rails"][name], "name": name})
         live.set_sysctls(record["sysctls"])
         Path(restore.BASELINE).unlink(missing_ok=True)
         if netplan_change:

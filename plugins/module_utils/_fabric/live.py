@@ -33,18 +33,6 @@ class RefusedError(Exception):
     """The reason why the change is refused or has failed, for the user."""
 
 
-def in_container() -> str | None:
-    """Return the evidence that this is a container, None on a real or virtual machine."""
-    for path in ("/.dockerenv", "/run/.containerenv", "/run/systemd/container"):
-        if Path(path).exists():
-            return path
-    try:
-        items = Path("/proc/1/environ").read_bytes().split(b"\0")
-    except OSError:
-        return None
-    return next((f"PID 1 has {item.decode('utf-8', 'replace')}" for item in items if item.startswith(b"container=")), None)
-
-
 class Live:
     """The node of a module run. `read()` first."""
 

@@ -11,9 +11,8 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan_files import MARKER, Claim, ConfigFile, default_renderer, foreign_files
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan_files import MARKER, ConfigFile, default_renderer, foreign_files
 
 SYSCTL_PATH = "etc/sysctl.d/60-gb10-roce.conf"
 RENDERERS = ("NetworkManager", "networkd")
@@ -34,7 +33,6 @@ class Plan:
 
     text: str | None = None
     moves: tuple[str, ...] = ()
-    differences: tuple[str, ...] = ()
     refusals: tuple[str, ...] = ()
     ours: tuple[RailConfig, ...] = ()
 
@@ -75,14 +73,13 @@ def sysctl_values(interfaces: Sequence[str], ipv6: bool) -> dict[str, str]:
 
 
 def validate_rails(rails: Sequence[RailConfig], protected: Sequence[str], known: Sequence[str], others: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the reasons to refuse this configuration.
+    """Return the reasons to refuse this configuration on this node. What is wrong on every node is found on the controller (inventory_check).
 
     `protected`: interfaces with the default route or the SSH session; `known`: interfaces that exist;
     `others`: {interface that is not a rail: its addresses with prefix}.
     """
     found: list[str] = []
-    networks: list[tuple[str, Any]] = []
-    for number, rail in enumerate(rails):
+    for rail in rails:
         if rail.interface in protected:
             found.append(
                 f"{rail.interface} carries the default route or this SSH session, and the roce role never changes such an interface. "
@@ -90,50 +87,15 @@ def validate_rails(rails: Sequence[RailConfig], protected: Sequence[str], known:
             )
         if rail.interface not in known:
             found.append(f"The interface {rail.interface} does not exist on this node. Correct or remove roce_interfaces (the ports are found without it).")
-        if rail.interface in [other.interface for other in rails[:number]]:
-            found.append(f"{rail.interface} is configured for two rails; each rail needs its own port.")
-        if not 1280 <= rail.mtu <= 9978:
-            found.append(f"MTU {rail.mtu} for {rail.interface} is out of range (1280 to 9978). Use 9000 on a direct cable, or 1500.")
-        face = ipaddress.ip_interface(rail.address)
-        if face.network.prefixlen > 30:
-            found.append(f"{rail.address} for {rail.interface} has no room for a peer. Use a network with a prefix of at most 30, like /24.")
-        elif face.ip in (face.network.network_address, face.network.broadcast_address):
-            found.append(f"{rail.address} for {rail.interface} is the network's own or broadcast address. Use a host address of {face.network}.")
-        for name, net in networks:
-            if net.overlaps(face.network):
+        network = ipaddress.ip_interface(rail.address).network
+        for name, text in ((name, text) for name, addresses in sorted(others.items()) for text in addresses):
+            other = ipaddress.ip_interface(text).network
+            if other.version == network.version and other.prefixlen and other.overlaps(network):
                 found.append(
-                    f"{rail.interface} ({rail.address}) and {name} ({net}) would be in one subnet, which leaves one of them idle. "
-                    "Give gb10_fabric_cidrs one network per rail."
+                    f"The fabric network {network} of {rail.interface} overlaps {text} on {name}. Choose another network in gb10_fabric_cidrs, "
+                    "or that path breaks."
                 )
-        networks.append((rail.interface, face.network))
-        found += _overlaps(rail.interface, face.network, others)
-    return list(dict.fromkeys(found))
-
-
-def _overlaps(interface: str, network: Any, others: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the addresses of other interfaces whose network overlaps the one of a rail."""
-    found = []
-    for name, text in ((name, text) for name, addresses in sorted(others.items()) for text in addresses):
-        other = ipaddress.ip_interface(text).network
-        if other.version == network.version and other.prefixlen and other.overlaps(network):
-            found.append(
-                f"The fabric network {network} of {interface} overlaps {text} on {name}. Choose another network in gb10_fabric_cidrs, or that path breaks."
-            )
     return found
-
-
-def _differences(rail: RailConfig, where: str, claims: Sequence[Claim], given: Sequence[str]) -> list[str]:
-    """Return how the files `where`, which give these addresses, differ from the configuration of a rail."""
-    notes: list[str] = []
-    extra = [a for a in given if a != rail.address]
-    if extra:
-        notes.append(f"{where} also gives {rail.interface} {', '.join(extra)}")
-    mtus = [claim.mtu for claim in claims if claim.mtu is not None]
-    if (mtus[-1] if mtus else None) != rail.mtu:
-        notes.append(f"{where} sets MTU {mtus[-1] if mtus else '(none)'} on {rail.interface}, expected {rail.mtu}")
-    if any(claim.dhcp4 for claim in claims):
-        notes.append(f"{where} asks for DHCP on {rail.interface}")
-    return notes
 
 
 def plan(rails: Sequence[RailConfig], read: Sequence[ConfigFile], policy: str, renderer: str) -> Plan:
@@ -168,7 +130,6 @@ def _refusal(item: ConfigFile) -> str:
 def _adopt(rails: Sequence[RailConfig], foreign: Sequence[ConfigFile], renderer: str) -> Plan:
     """Keep the files of others if they give the configured addresses, and configure the remaining rails."""
     refusals: list[str] = []
-    differences: list[str] = []
     ours: list[RailConfig] = []
     for rail in rails:
         claims = [(item.path, claim) for item in foreign for claim in item.claims if claim.interface == rail.interface]
@@ -177,7 +138,6 @@ def _adopt(rails: Sequence[RailConfig], foreign: Sequence[ConfigFile], renderer:
             continue
         where = ", ".join(dict.fromkeys("/" + path for path, _claim in claims))
         given = [address for _path, claim in claims for address in claim.addresses]
-        differences += _differences(rail, where, [claim for _path, claim in claims], given)
         if rail.address not in given:
             refusals.append(
                 f"{where} gives {rail.interface} {', '.join(given) or 'no address'}, expected {rail.address}. Set gb10_fabric_addresses to this address, "
@@ -185,7 +145,7 @@ def _adopt(rails: Sequence[RailConfig], foreign: Sequence[ConfigFile], renderer:
             )
     if refusals:
         return Plan(refusals=tuple(refusals))
-    return Plan(text=render(ours, renderer) if ours else None, differences=tuple(differences), ours=tuple(ours))
+    return Plan(text=render(ours, renderer) if ours else None, ours=tuple(ours))
 
 
 def _immovable(read: Sequence[ConfigFile], foreign: Sequence[ConfigFile]) -> list[str]:

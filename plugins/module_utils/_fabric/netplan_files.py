@@ -53,7 +53,6 @@ class Claim:
     interface: str
     addresses: tuple[str, ...] = ()
     mtu: int | None = None
-    dhcp4: bool = False
 
 
 @dataclass(frozen=True)
@@ -168,8 +167,8 @@ def _read_netplan(path: str, text: str, devices: Sequence[Device], live: Sequenc
 
 
 def _claim(name: str, body: Mapping[str, Any]) -> Claim:
-    mtu, dhcp4 = str(body.get("mtu", "")), str(body.get("dhcp4", ""))
-    return Claim(name, _strings(body.get("addresses")), int(mtu) if mtu.isdigit() else None, dhcp4.lower() in ("true", "yes", "on", "y"))
+    mtu = str(body.get("mtu", ""))
+    return Claim(name, _strings(body.get("addresses")), int(mtu) if mtu.isdigit() else None)
 
 
 # --- NetworkManager and networkd -------------------------------------------------------------------------------------------------
@@ -193,9 +192,8 @@ def _read_ini(path: str, text: str, devices: Sequence[Device]) -> ConfigFile:
     macs = " ".join(values("ethernet.mac-address", "Match.MACAddress", "Match.PermanentMACAddress")).lower().split()
     addresses = tuple(value.split(",")[0] for value in values("ipv4.address", "Network.Address", "Address.Address"))
     mtu = next(iter(values("ethernet.mtu", "Link.MTUBytes")), "")
-    dhcp = bool({"auto", "yes", "ipv4"}.intersection(values("ipv4.method", "Network.DHCP")))
     claims = [
-        Claim(device.name, addresses, int(mtu) if mtu.isdigit() and mtu != "0" else None, dhcp)
+        Claim(device.name, addresses, int(mtu) if mtu.isdigit() and mtu != "0" else None)
         for device in devices
         if any(fnmatch.fnmatchcase(device.name, name) for name in names) or (device.mac or "none").lower() in macs
     ]

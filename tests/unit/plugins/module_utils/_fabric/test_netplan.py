@@ -166,13 +166,6 @@ def test_adopt_keeps_the_file_of_a_named_vlan_or_bond(body: str) -> None:
     assert "/etc/netplan/40-x.yaml configures fab0: 192.168.100.10/24" in netplan.plan(rails, read, "refuse", "networkd").refusals[0]
 
 
-def test_adopt_reports_the_differences() -> None:
-    result = plan({"etc/netplan/40-cx7.yaml": GOOD.replace("mtu: 9000", "dhcp4: true")}, "adopt")
-    assert result.refusals == ()
-    assert any("sets MTU (none) on enp1s0f0np0, expected 9000" in line for line in result.differences)
-    assert any("DHCP" in line for line in result.differences)
-
-
 def test_adopt_writes_the_rail_that_no_other_file_configures() -> None:
     one = ethernets(f"    {P0}:\n      mtu: 9000\n      addresses: [192.168.100.10/24]\n")
     result = plan({"etc/netplan/40-cx7.yaml": one}, "adopt")
