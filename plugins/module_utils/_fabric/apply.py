@@ -10,7 +10,7 @@ one that carries this SSH session, are not written.
 
 from __future__ import annotations
 
-import grp
+import contextlib
 import json
 import os
 import shutil
@@ -19,6 +19,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import netplan, netplan_files, restore
@@ -80,11 +81,11 @@ class Change:
         work = self._work(rails)
         self._report(work)
         if self.changes.messages:
-            generated = self._generate(work.plan.text, work.plan.moves, {}) if work.files_change else {}
+            generated = self._generate(work.names, work.plan.text, work.plan.moves) if work.files_change else {}
             if work.files_change or work.drift:
                 self.live.refuse_in_use(work.names)
             if not self.module.check_mode:
-                self._apply(work, _of_rails(generated, work.names))
+                self._apply(work, generated)
         found: list[dict[str, Any]] = facts["rails"]
         return found
 
@@ -176,13 +177,12 @@ class Change:
         backups = {f"/{path}": f"{restore.BACKUP_DIR}/{path.replace('/', '_')}" for path in work.plan.moves}
         touched = sorted({*names, *(name for name, _address in given)})
         if work.files_change:
-            run_files = sorted({*self._run_files(touched), *generated})
+            run_files = sorted({*_run_files(touched), *generated})
             self.pending.arm([self.own, self.drop_in, restore.BASELINE, *backups, *run_files], touched, f"write {self.own} for {', '.join(names)}")
         self._save_baseline(names, backups)
         for path, backup in backups.items():
             Path(restore.BACKUP_DIR).mkdir(parents=True, exist_ok=True, mode=0o700)
-            shutil.copy2(path, backup)
-            Path(path).unlink()
+            shutil.move(path, backup)
         if work.sysctl_text is not None:
             live.write(self.drop_in, work.sysctl_text, 0o644)
         if work.plan.text is None:
@@ -248,10 +248,10 @@ class Change:
                 " Move that to another interface first."
             )
         netplan_change = before is not None or bool(back)
-        running = {path: live.text(path) for path in self._run_files(rails)}
+        running = {path: live.text(path) for path in _run_files(rails)}
         generated: dict[str, str] = {}
         if netplan_change or running:
-            generated = _of_rails(self._generate(None, (), back), rails)
+            generated = self._generate(rails, back=back)
             netplan_change = netplan_change or generated != running  # our file was removed, but its generated files are still active
         if netplan_change:
             live.refuse_in_use(rails)
@@ -264,8 +264,7 @@ class Change:
         for path in (self.own, self.drop_in):
             Path(path).unlink(missing_ok=True)
         for path, backup in back.items():
-            shutil.copy2(backup, path)
-            Path(backup).unlink()
+            shutil.move(backup, path)
         if netplan_change:
             self._install(generated, rails)
             time.sleep(2)
@@ -297,8 +296,13 @@ class Change:
 
     # generated files
 
-    def _generate(self, text: str | None, moves: Sequence[str], back: Mapping[str, str]) -> dict[str, str]:
-        """Let netplan generate its files in a temporary folder; return {path: text, or the target of a link}. Its error is a refusal."""
+    def _generate(
+        self, rails: Sequence[str], text: str | None = None, moves: Sequence[str] = (), back: Mapping[str, str] = MappingProxyType({})
+    ) -> dict[str, str]:
+        """Let netplan generate its files in a temporary folder; return {path: text} of those of the rails. Its error is a refusal.
+
+        `text`: our file; `moves`: files that it does not see; `back`: {path: backup} of files that it sees again.
+        """
         live = self.live
         if self.module.get_bin_path("netplan") is None:
             raise RefusedError("The command `netplan` is missing: install netplan.io (`apt install netplan.io`), which DGX OS has.")
@@ -310,7 +314,6 @@ class Change:
         files.update({path.lstrip("/"): live.text(backup) or "" for path, backup in back.items() if path.startswith("/etc/netplan/")})
         if text is not None:
             files[netplan_files.OWN_PATH] = text
-        found: dict[str, str] = {}
         with tempfile.TemporaryDirectory(prefix="gb10-netplan-") as root:
             for path, content in files.items():
                 live.write(f"{root}/{path}", content, 0o600)
@@ -319,30 +322,19 @@ class Change:
             rc, message = live.run(*tool, "--root-dir", root)
             if rc != 0:
                 raise RefusedError(f"netplan refuses the new configuration, so nothing was changed: {message.replace(root, '')}")
-            for place in sorted(Path(root).rglob("*")):
-                path = str(place)[len(root) :]
-                if place.is_symlink():
-                    found[path] = f"-> {os.readlink(place)}".replace(root, "")
-                elif place.is_file() and path.lstrip("/") not in files:
-                    found[path] = place.read_text(errors="surrogateescape")
-        return found
-
-    def _run_files(self, rails: Sequence[str]) -> list[str]:
-        """Return the files below /run that netplan generated for the rails."""
-        names = _generated_names(rails)
-        folders = [folder for folder in RUN_FOLDERS if Path(folder).is_dir()]
-        return [f"{folder}/{name}" for folder in folders for name in sorted(os.listdir(folder)) if name in names]
+            return {path: Path(root + path).read_text(errors="surrogateescape") for path in _run_files(rails, root)}
 
     def _install(self, generated: Mapping[str, str], rails: list[str]) -> None:
         """Install the generated files of the rails below /run, and let networkd and NetworkManager load them."""
         live = self.live
-        for path in self._run_files(rails):
+        for path in _run_files(rails):
             if path not in generated:
                 Path(path).unlink(missing_ok=True)
         for path, text in generated.items():
             live.write(path, text, 0o600 if path.endswith(".nmconnection") else 0o640)
             if path.startswith("/run/systemd/network/"):
-                os.chown(path, 0, _group_id("systemd-network"))
+                with contextlib.suppress(LookupError):
+                    shutil.chown(path, group="systemd-network")
         names = {Path(path).name for path in generated}
         if live.active("systemd-networkd"):
             live.run("networkctl", "reload")
@@ -358,20 +350,7 @@ class Change:
                         self.notes.append(f"NetworkManager did not bring up {rail}: {message[-200:]}")
 
 
-def _of_rails(generated: Mapping[str, str], rails: Sequence[str]) -> dict[str, str]:
-    """Return the files that netplan generates for the rails: {path below /run: text}."""
-    names = _generated_names(rails)
-    return {path: text for path, text in generated.items() if path.rpartition("/")[0] in RUN_FOLDERS and path.rpartition("/")[2] in names}
-
-
-def _generated_names(rails: Sequence[str]) -> set[str]:
-    """Return the names of the files that netplan generates for interfaces."""
-    return {name.format(rail) for rail in rails for name in ("10-netplan-{}.network", "10-netplan-{}.link", "netplan-{}.nmconnection")}
-
-
-def _group_id(name: str) -> int:
-    """Return the number of a group, 0 if it does not exist."""
-    try:
-        return grp.getgrnam(name).gr_gid
-    except KeyError:
-        return 0
+def _run_files(rails: Sequence[str], root: str = "") -> list[str]:
+    """Return the files that netplan has generated for the rails, as paths below /run."""
+    names = [name.format(rail) for rail in rails for name in ("10-netplan-{}.network", "10-netplan-{}.link", "netplan-{}.nmconnection")]
+    return [f"{folder}/{name}" for folder in RUN_FOLDERS for name in names if Path(f"{root}{folder}/{name}").is_file()]

@@ -83,12 +83,8 @@ class Live:
 
     def record(self, path: str) -> dict[str, Any] | None:
         """Return a JSON record of the earlier state, None if it does not exist."""
-        try:
-            data = loads(Path(path).read_text())
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError) as exc:
-            raise RefusedError(f"{path} cannot be read ({exc}). It has the earlier state of this node: repair it or move it away.") from exc
+        text = self.text(path)
+        data = None if text is None else loads(text)
         return data if isinstance(data, dict) else None
 
     # interfaces

@@ -345,12 +345,6 @@ def test_a_node_that_cannot_get_rails_now_is_not_changed(
     assert (result["pending"], node.own) == (False, None)
 
 
-def test_a_baseline_that_cannot_be_read(make: Any) -> None:
-    node = make()
-    Path(restore.BASELINE).write_text("{cut")
-    assert re.search("BASELINE cannot be read .*repair it or move it away", node.call(state="absent")["msg"].replace(restore.BASELINE, "BASELINE"))
-
-
 def test_absent_does_not_touch_what_became_the_management_path(make: Any) -> None:
     node = confirmed(make)
     result = node.call(state="absent", ssh_connection="192.168.100.11 5000 192.168.100.10 22")
