@@ -32,7 +32,7 @@ APPLY_SECONDS = 90  # for the change itself, in addition to confirm_seconds; the
 def save_commands(rails: Sequence[str], protected: Sequence[str]) -> list[str]:
     """Return the shell commands that save what `restore_script` restores of the interfaces, in the folder that is current."""
     saved = [f"ip -4 addr save dev {quote(name)} >{quote(name)}.addr" for name in (*rails, *protected)]
-    return saved + [f"ip -4 route save dev {quote(name)} >{quote(name)}.route" for name in protected]
+    return ["PATH=$PATH:/usr/sbin:/sbin", *saved, *(f"ip -4 route save dev {quote(name)} >{quote(name)}.route" for name in protected)]
 
 
 def restore_script(files: Mapping[str, str | None], rails: Sequence[Interface], protected: Sequence[str]) -> str:
