@@ -251,7 +251,6 @@ import os
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import preflight_facts
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DEFAULT_SOCKET
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan_yaml import NoYamlError
 
 
 def main() -> None:
@@ -273,10 +272,7 @@ def main() -> None:
     root = module.params["root"]
     if not os.path.isdir(root):
         module.fail_json(msg=f"root is {root}, which is not a folder on this machine. Set the folder that has proc/, sys/ and cmd/")
-    try:
-        module.exit_json(changed=False, **preflight_facts.read(module.params, module.get_bin_path, root))
-    except NoYamlError as exc:
-        module.fail_json(msg=str(exc))
+    module.exit_json(changed=False, **preflight_facts.read(module.params, module.get_bin_path, root))
 
 
 if __name__ == "__main__":

@@ -155,9 +155,8 @@ rails:
 """
 
 import json
-import shlex
-import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +165,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.bandwidth import CLASSES, RECEIPT, Thresholds, classify, key_of, parse, reason
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import read_node
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.facts import DesiredState, gather
+from ansible_collections.gb10.cluster.plugins.module_utils._host.command import run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight.parse import listening_sockets
 
@@ -180,7 +180,7 @@ def rails_of(module: AnsibleModule) -> list[dict[str, Any]]:
     rails: list[dict[str, Any]] = facts["rails"]
     bad = [rail["netdev"] for rail in rails if rail["hca"] is None or rail["gid_index"] is None]
     if bad or not rails:
-        reasons = ("no_rdma", "rdma_unreadable", "gid_missing", "gid_ambiguous", "no_cable")
+        reasons = ("no_rdma", "gid_missing", "gid_ambiguous", "no_cable")
         found = "; ".join(f"{p['message']} {p['remedy']}" for p in facts["problems"] if p["id"] in reasons)
         module.fail_json(msg=f"The RDMA bandwidth cannot be measured: {found or 'no rail has an RDMA device'}")
     return rails
@@ -193,20 +193,8 @@ def listening(ports: set[int], text: str) -> set[int]:
 
 def command(module: AnsibleModule, tool: str, rail: dict[str, Any], port: int) -> list[str]:
     """Return the command of one rail, the same on both sides."""
-    return [
-        tool,
-        "-d",
-        rail["hca"],
-        "-x",
-        str(rail["gid_index"]),
-        "-p",
-        str(port),
-        "-s",
-        "65536",
-        *(["-n", str(module.params["iterations"])] if module.params["iterations"] else ["-D", str(module.params["seconds"])]),
-        "-F",
-        "--report_gbits",
-    ]
+    size = ["-n", str(module.params["iterations"])] if module.params["iterations"] else ["-D", str(module.params["seconds"])]
+    return [tool, "-d", rail["hca"], "-x", str(rail["gid_index"]), "-p", str(port), "-s", "65536", *size, "-F", "--report_gbits"]
 
 
 def serve(module: AnsibleModule, tool: str, rails: list[dict[str, Any]]) -> None:
@@ -242,29 +230,15 @@ def serve(module: AnsibleModule, tool: str, rails: list[dict[str, Any]]) -> None
 def measure(module: AnsibleModule, tool: str, rails: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Run the clients of all rails at once and read their rows."""
     params = module.params
-    with tempfile.TemporaryDirectory(prefix="gb10-bandwidth-") as folder:
-        lines = []
-        for at, rail in enumerate(rails):
-            port = params["port"] + params["client"] * len(rails) + at
-            argv = ["timeout", "-k", "5", str(params["seconds"] + 30), *command(module, tool, rail, port), params["server"][at].split("/")[0]]
-            lines.append(f"( {' '.join(map(shlex.quote, argv))} >{folder}/{at}.out 2>&1; echo $? >{folder}/{at}.rc ) &")
-        module.run_command(["/bin/sh", "-c", "\n".join([*lines, "wait"])])
-        found = []
-        for at, rail in enumerate(rails):
-            text = Path(folder, f"{at}.out").read_text(errors="replace") if Path(folder, f"{at}.out").exists() else ""
-            code = Path(folder, f"{at}.rc").read_text().strip() if Path(folder, f"{at}.rc").exists() else "1"
-            rate = parse(text)
-            found.append(
-                {
-                    "netdev": rail["netdev"],
-                    "hca": rail["hca"],
-                    "ipv4": rail["ipv4"],
-                    "gid_index": rail["gid_index"],
-                    "server": params["server"][at],
-                    "gbps": rate,
-                    "reason": None if rate is not None else reason(text, int(code) if code.isdigit() else 1),
-                }
-            )
+    servers, first = params["server"], params["port"] + params["client"] * len(rails)
+    lines = [[*command(module, tool, rail, first + at), servers[at].split("/")[0]] for at, rail in enumerate(rails)]
+    with ThreadPoolExecutor() as pool:
+        done = list(pool.map(lambda argv: run_command(argv, params["seconds"] + 30.0), lines))
+    found = []
+    for rail, server, (rc, out, err) in zip(rails, servers, done):
+        rate = parse(out + err)
+        shown = {key: rail[key] for key in ("netdev", "hca", "ipv4", "gid_index")}
+        found.append({**shown, "server": server, "gbps": rate, "reason": None if rate is not None else reason(out + err, rc)})
     return found
 
 

@@ -205,10 +205,10 @@ env:
 problems:
   description:
     - What is wrong, each with a stable C(id), the C(message), the C(remedy) and the C(interface) it belongs to.
-    - "Ids: C(no_cable), C(link_down), C(speed_degraded), C(pcie_degraded), C(no_rdma), C(rdma_unreadable), C(no_ipv4), C(link_local_only),
+    - "Ids: C(no_cable), C(link_down), C(speed_degraded), C(pcie_degraded), C(no_rdma), C(no_ipv4), C(link_local_only),
       C(gid_missing), C(gid_ambiguous), C(gid_index_differs), C(mtu_small), C(mtu_mismatch),
       C(one_subnet_for_both_rails), C(subnet_of_management), C(subnet_of_another), C(rails_crossed), C(ports_asymmetric),
-      C(rail_unplaced), C(rail_is_management), C(interface_missing), C(hca_without_netdev),
+      C(rail_unplaced), C(rail_is_management), C(interface_missing),
       C(foreign_netplan), C(bad_input), C(unreadable)."
   returned: always
   type: list
@@ -225,8 +225,7 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import find_ssh_connection, read_node, read_tree
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.facts import DesiredState, gather, sentence_of
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.foreign import foreign_config
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan_yaml import NoYamlError
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan_files import foreign_config
 
 
 def main() -> None:
@@ -251,11 +250,7 @@ def main() -> None:
     capture = read_node(module) if live else read_tree(params["root"])
     session = params["ssh_connection"] or (find_ssh_connection() if live else capture.commands.get("ssh-connection"))
     desired = DesiredState(params["fabric_addresses"], params["fabric_cidrs"], params["interfaces"], params["mtu"], params["min_speed_mbps"])
-    try:
-        foreign = foreign_config(capture)
-    except NoYamlError as exc:
-        module.fail_json(msg=str(exc))
-    result = gather(capture, desired, session, foreign)
+    result = gather(capture, desired, session, foreign_config(capture))
     bad = [sentence_of(problem, result["rails"]) for problem in result["problems"] if problem["id"] in params["fail_on"]]
     if bad:
         module.fail_json(msg=" ".join(bad), **result)

@@ -149,7 +149,7 @@ firewall:
   type: bool
   sample: false
 shown:
-  description: What the user should know, for instance what differs in an adopted file. It is printed.
+  description: What the user should know, for instance that a rail does not have what an adopted file configures. It is printed.
   returned: always
   type: list
   elements: str
@@ -167,13 +167,14 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import restore
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.apply import Change
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.live import RefusedError, in_container
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan_yaml import NoYamlError
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.live import RefusedError
+from ansible_collections.gb10.cluster.plugins.module_utils._host.memory_facts import container_reason
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, runner
 
 FIREWALL = "/etc/systemd/system/gb10-firewall.service"
 
 
-def exit_in_container(module: AnsibleModule, evidence: str) -> None:
+def exit_in_container(module: AnsibleModule, container: str) -> None:
     """Report that nothing is managed."""
     by_state: dict[str, dict[str, Any]] = {"present": {"rails": []}, "confirmed": {"confirmed": False}}
     module.exit_json(
@@ -183,7 +184,7 @@ def exit_in_container(module: AnsibleModule, evidence: str) -> None:
         restored=None,
         actions=[],
         firewall=os.path.exists(FIREWALL),
-        shown=[f"This is a container ({evidence}): its rails belong to the host, so nothing is written here."],
+        shown=[f"This is a container ({container}): its rails belong to the host, so nothing is written here."],
         **by_state.get(module.params["state"], {}),
     )
 
@@ -219,9 +220,9 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    evidence = in_container()
-    if evidence is not None:
-        exit_in_container(module, evidence)
+    container = container_reason(Node("/", runner(module, optional=True)))
+    if container:
+        exit_in_container(module, container)
     if os.geteuid() != 0:
         module.fail_json(msg="roce_netplan reads and writes files of root; set become: true.")
     change = Change(module)
@@ -237,7 +238,7 @@ def main() -> None:
             result = {"rails": change.present()}
         elif module.params["state"] == "absent":
             change.absent()
-    except (RefusedError, NoYamlError) as exc:
+    except RefusedError as exc:
         module.fail_json(msg=str(exc), restored=restored, pending=change.pending.exists(), managed=True)
     module.exit_json(
         changed=bool(change.changes.messages),

@@ -164,68 +164,57 @@ from ansible_collections.gb10.cluster.plugins.module_utils._fabric.problems impo
 ICMP_HEADERS = 28  # IPv4 and ICMP
 
 
-class Verify:
-    """The run of one module call."""
+def read(module: AnsibleModule) -> dict[str, Any]:
+    """Read the node."""
+    params = module.params
+    desired = DesiredState(params["addresses"], (), params["interfaces"], params["mtu"], params["min_speed_mbps"])
+    return gather(read_node(module), desired, params["ssh_connection"] or find_ssh_connection())
 
-    def __init__(self, module: AnsibleModule) -> None:
-        self.module = module
-        self.params = module.params
-        self.ssh = module.params["ssh_connection"] or find_ssh_connection()
 
-    def gather(self) -> dict[str, Any]:
-        """Read the node."""
-        params = self.params
-        return gather(read_node(self.module), DesiredState(params["addresses"], (), params["interfaces"], params["mtu"], params["min_speed_mbps"]), self.ssh)
-
-    def repair(self, facts: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
-        """Remove and add the address of rails whose GID drifted; return what was done and why something was not."""
-        wanted = repairs_of(facts)
-        if not wanted:
-            return [], []
+def repair(module: AnsibleModule, facts: dict[str, Any]) -> list[dict[str, Any]]:
+    """Remove and add the address of rails whose GID drifted; return what was done. The GIDs of a rail in use stay."""
+    wanted = repairs_of(facts)
+    users = rdma_users() if wanted else []
+    if users:
         names = ", ".join(rail["netdev"] for rail in wanted)
-        users = rdma_users()
-        if users:
-            return [], [f"The GIDs of {names} were left as they are, because {', '.join(users[:4])} use(s) RDMA."]
-        if self.module.check_mode:
-            return [{"interface": rail["netdev"], "before": rail["gid_index"], "after": None} for rail in wanted], []
-        ip = self.module.get_bin_path("ip", required=True)
-        for rail in wanted:
-            cidr = f"{rail['ipv4']}/{rail['prefix']}"
-            self.module.run_command([ip, "addr", "del", cidr, "dev", rail["netdev"]])
-            rc, _out, err = self.module.run_command([ip, "addr", "replace", cidr, "brd", "+", "dev", rail["netdev"]])
-            if rc != 0:
-                self.module.fail_json(msg=f"The address {cidr} could not be put back on {rail['netdev']}: {err.strip()}. Run the roce role again.")
-        time.sleep(1)
-        after = {rail["netdev"]: rail["gid_index"] for rail in self.gather()["rails"]}
-        return [{"interface": r["netdev"], "before": r["gid_index"], "after": after.get(r["netdev"])} for r in wanted], []
+        module.warn(f"The GIDs of {names} were left as they are, because {', '.join(users[:4])} use(s) RDMA.")
+        return []
+    ip = module.get_bin_path("ip", required=True)
+    for rail in wanted if not module.check_mode else ():
+        cidr = f"{rail['ipv4']}/{rail['prefix']}"
+        module.run_command([ip, "addr", "del", cidr, "dev", rail["netdev"]])
+        rc, _out, err = module.run_command([ip, "addr", "replace", cidr, "brd", "+", "dev", rail["netdev"]])
+        if rc != 0:
+            module.fail_json(msg=f"The address {cidr} could not be put back on {rail['netdev']}: {err.strip()}. Run the roce role again.")
+    return [{"interface": rail["netdev"], "before": rail["gid_index"], "after": None} for rail in wanted]
 
-    def ping(self, rail: dict[str, Any], host: str, address: str) -> tuple[dict[str, Any], str | None]:
-        """Send full-size packets; return the record and the sentence of a failure."""
-        size = self.params["mtu"] - ICMP_HEADERS
-        name, path = rail["netdev"], self.module.get_bin_path("ping")
-        record = {"host": host, "rail": rail["index"], "interface": name, "address": address, "size": size, "ok": False}
-        if path is None:
-            return record, "The command `ping` is missing: install iputils-ping."
-        base = [path, "-n", "-q", "-I", name]
-        end = time.monotonic() + self.params["ping_seconds"]
-        while True:
-            rc, out, err = self.module.run_command([*base, "-M", "do", "-s", str(size), "-c", "2", "-i", "0.2", "-W", "2", address])
-            if rc == 0:
-                record["ok"] = True
-                return record, None
-            plain, _out, _err = self.module.run_command([*base, "-c", "1", "-W", "2", address])
-            if (plain == 0 and "too long" in out + err) or time.monotonic() > end:
-                break
-            time.sleep(1)
-        if plain == 0:
-            return record, (
-                f"{host} answers on rail {rail['index']} ({name} to {address}) but not to {size} bytes unfragmented: "
-                f"an MTU on the way is smaller than {self.params['mtu']}. Compare `ip link` of both nodes and the switch, or set roce_mtu to 1500."
-            )
+
+def ping(module: AnsibleModule, rail: dict[str, Any], host: str, address: str) -> tuple[dict[str, Any], str]:
+    """Send full-size packets; return the record and the sentence of a failure."""
+    mtu, name = module.params["mtu"], rail["netdev"]
+    size = mtu - ICMP_HEADERS
+    record = {"host": host, "rail": rail["index"], "interface": name, "address": address, "size": size, "ok": False}
+    path = module.get_bin_path("ping")
+    if path is None:
+        return record, "The command `ping` is missing: install iputils-ping."
+    end = time.monotonic() + module.params["ping_seconds"]
+    while True:
+        rc, out, err = module.run_command([path, "-n", "-q", "-I", name, "-M", "do", "-s", str(size), "-c", "2", "-i", "0.2", "-W", "2", address])
+        if rc == 0:
+            return {**record, "ok": True}, ""
+        small, _out, _err = module.run_command([path, "-n", "-q", "-I", name, "-c", "1", "-W", "2", address])
+        if (small == 0 and "too long" in out + err) or time.monotonic() > end:
+            break
+        time.sleep(1)
+    if small == 0:
         return record, (
-            f"{host} does not answer on rail {rail['index']} ({name} to {address}). "
-            "Check that the cable sits in the same cage on both nodes and that the roce role ran on both."
+            f"{host} answers on rail {rail['index']} ({name} to {address}) but not to {size} bytes unfragmented: "
+            f"an MTU on the way is smaller than {mtu}. Compare `ip link` of both nodes and the switch, or set roce_mtu to 1500."
         )
+    return record, (
+        f"{host} does not answer on rail {rail['index']} ({name} to {address}). "
+        "Check that the cable sits in the same cage on both nodes and that the roce role ran on both."
+    )
 
 
 def main() -> None:
@@ -254,38 +243,28 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    verify = Verify(module)
-    facts = verify.gather()
-    repaired: list[dict[str, Any]] = []
-    notes: list[str] = []
-    if module.params["gid_repair"]:
-        repaired, notes = verify.repair(facts)
-        if repaired and not module.check_mode:
-            facts = verify.gather()
+    facts = read(module)
+    repaired = repair(module, facts) if module.params["gid_repair"] else []
+    if repaired and not module.check_mode:
+        time.sleep(1)
+        facts = read(module)
+        after = {rail["netdev"]: rail["gid_index"] for rail in facts["rails"]}
+        repaired = [{**each, "after": after.get(each["interface"])} for each in repaired]
     failures = failures_of(facts["problems"], module.params["require_rdma"])
     pings = []
     up = {rail["index"]: rail for rail in facts["rails"] if rail["ipv4"] is not None and rail["state"] == "ACTIVE"}
     for peer in module.params["peers"]:
         for index, address in enumerate(peer["fabric"]):
             if index in up:
-                record, sentence = verify.ping(up[index], peer["host"], address.split("/")[0])
+                record, sentence = ping(module, up[index], peer["host"], address.split("/")[0])
                 pings.append(record)
                 failures += [sentence] if sentence else []
     try:
         receipt = matching_receipt(RECEIPT.read_text(), facts["rails"])
     except (OSError, UnicodeDecodeError):
         receipt = None
-    result = {
-        "rails": facts["rails"],
-        "env": facts["env"],
-        "problems": facts["problems"],
-        "failures": failures,
-        "pings": pings,
-        "repaired": repaired,
-        "bandwidth": receipt,
-    }
-    for note in notes:
-        module.warn(note)
+    result = {key: facts[key] for key in ("rails", "env", "problems")}
+    result.update(failures=failures, pings=pings, repaired=repaired, bandwidth=receipt)
     if failures and not module.check_mode:
         module.fail_json(msg=" ".join(failures), changed=bool(repaired), **result)
     module.exit_json(changed=bool(repaired), **result)

@@ -11,7 +11,8 @@ import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import info
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import netplan
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import Device, RailConfig
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import RailConfig
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan_files import Device, read_files
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
 
 REPO = Path(__file__).resolve().parents[2]
@@ -66,7 +67,7 @@ PATTERNS = [
 def test_a_secret_of_the_network_configuration_leaves_the_file_nowhere(form: str, policy: str) -> None:
     path, text = FILES[form]
     devices = [Device(RAIL, "4c:bb:47:00:00:01", "mlx5_core"), Device("wlP9s9")]
-    read = netplan.read_files({path: text}, devices)
+    read = read_files({path: text}, devices)
     plan = netplan.plan([RailConfig(RAIL, "192.168.100.10/24", 9000)], read, policy, "networkd")
     facts = json.dumps([item.as_dict() for item in read])
     assert read

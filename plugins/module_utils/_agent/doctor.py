@@ -17,14 +17,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import evidence, look, preflight_facts, status
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.group import DIFFERS, CommandError, Group, answer, show
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.group import DIFFERS, Group, answer, show
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError, RankLost
 from ansible_collections.gb10.cluster.plugins.module_utils._checks import page
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import Group as Checked
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import Rank, Requirements
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.judge import judge
 from ansible_collections.gb10.cluster.plugins.module_utils._common import redact, utc
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan_yaml import NoYamlError
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight.facts import live_runner
 from ansible_collections.gb10.cluster.plugins.module_utils._release import node
@@ -53,10 +52,7 @@ def reading(group: Group) -> dict[str, Any]:
         "fabric_addresses": (release.get("fabric") or {}).get("addresses") or [], "fabric_cidrs": [], "ports": list(_ports(release)), "image": image,
         "model_store": model, "model_path": model, "drafter_path": drafter, "docker_socket": group.docker_socket,
     }  # fmt: skip
-    try:
-        facts = preflight_facts.read(wanted, _find)
-    except NoYamlError as error:
-        raise CommandError(str(error)) from error
+    facts = preflight_facts.read(wanted, _find)
     machine = Node("/", live_runner(_find))
     info = look.read(group.name, str(group.config["directory"]), machine, image=image, model=model, drafter=drafter, engine=group.docker_socket)
     del info["weights"]  # as long as the list of files, and no check reads them

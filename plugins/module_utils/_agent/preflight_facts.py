@@ -17,7 +17,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent import client,
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import capture as roce_capture
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.foreign import foreign_config
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan_files import foreign_config
 from ansible_collections.gb10.cluster.plugins.module_utils._host.command import run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, no_commands
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight import facts, parse
@@ -30,7 +30,7 @@ PEERS_SECONDS = 20.0  # more than the agent gives its workers
 
 
 def read(options: Mapping[str, Any], find: Callable[[str], str | None], root: str = "/") -> Record:
-    """Return what the module preflight_info documents. `options` are its own, `find` returns the path of a program. Raises NoYamlError."""
+    """Return what the module preflight_info documents. `options` are its own, `find` returns the path of a program."""
     capture, live = roce_capture.read_tree(root), root == "/"
     if live:
         roce_capture.run_commands(capture, run_command, find)

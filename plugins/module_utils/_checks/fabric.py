@@ -22,7 +22,6 @@ PROBLEMS = {
     "pcie_degraded": "link_speed",
     "ports_asymmetric": "twins",
     "no_rdma": "rdma",
-    "rdma_unreadable": "rdma",
     "rail_is_management": "fabric_is_management",
     "subnet_of_management": "fabric_subnet",
     "subnet_of_another": "fabric_subnet",

@@ -10,23 +10,24 @@ one that carries this SSH session, are not written.
 
 from __future__ import annotations
 
-import grp
+import contextlib
 import json
 import os
 import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric import netplan, restore
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric import netplan, netplan_files, restore
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import CONFIG_PREFIXES
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.facts import gather
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.foreign import config_texts, other_changes
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.live import Live, RefusedError
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import ConfigFile, Device, Plan, RailConfig
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import Plan, RailConfig
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan_files import ConfigFile, Device, config_texts
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import DesiredState, desired_rails
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.restore import PendingChange
 from ansible_collections.gb10.cluster.plugins.module_utils._host.changes import Changes
@@ -35,7 +36,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files impo
 SETTLE_SECONDS = 45
 GENERATORS = ("/usr/libexec/netplan/generate", "/usr/lib/netplan/generate")
 RUN_FOLDERS = ("/run/systemd/network", "/run/NetworkManager/system-connections")
-PLACING_IDS = ("no_cable", "rail_unplaced", "no_rdma", "rdma_unreadable", "unreadable")  # problems that explain a rail without a port
+PLACING_IDS = ("no_cable", "rail_unplaced", "no_rdma", "unreadable")  # problems that explain a rail without a port
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Change:
         self.pending = PendingChange(self.live)
         self.changes = Changes()
         self.notes = self.live.notes
-        self.own, self.drop_in = "/" + netplan.OWN_PATH, "/" + netplan.SYSCTL_PATH
+        self.own, self.drop_in = "/" + netplan_files.OWN_PATH, "/" + netplan.SYSCTL_PATH
 
     # present
 
@@ -80,28 +81,23 @@ class Change:
         work = self._work(rails)
         self._report(work)
         if self.changes.messages:
-            generated = self._generate(work.plan.text, work.plan.moves, {}) if work.files_change else {}
-            if work.plan.moves:
-                self._refuse_other_changes(work, generated)
+            generated = self._generate(work.names, work.plan.text, work.plan.moves) if work.files_change else {}
             if work.files_change or work.drift:
                 self.live.refuse_in_use(work.names)
             if not self.module.check_mode:
-                self._apply(work, _of_rails(generated, work.names))
+                self._apply(work, generated)
         found: list[dict[str, Any]] = facts["rails"]
         return found
 
     def _desired(self) -> tuple[dict[str, Any], list[RailConfig]]:
         """Return the facts and the configuration of each rail, or refuse."""
         params = self.module.params
-        addresses, interfaces = params["addresses"], params["interfaces"]
-        desired = DesiredState(addresses, (), interfaces, params["mtu"], params["min_speed_mbps"], follow_link=True)
+        desired = DesiredState(params["addresses"], (), params["interfaces"], params["mtu"], params["min_speed_mbps"], follow_link=True)
         wanted, bad = desired_rails(desired)
         if bad:
             raise RefusedError(" ".join(f"{p.message} {p.remedy}" for p in bad))
-        if not addresses:
+        if not wanted:
             raise RefusedError("This node has no fabric address; set gb10_fabric_cidrs (one network per rail) in the inventory.")
-        if interfaces and len(interfaces) != len(addresses):
-            raise RefusedError(f"{len(interfaces)} interface(s) for {len(addresses)} address(es): give roce_interfaces one name per rail, or none.")
         facts = gather(self.live.capture, desired, self.live.ssh_connection)
         netdevs = {rail["index"]: rail["netdev"] for rail in facts["rails"]}
         rails = []
@@ -127,8 +123,8 @@ class Change:
         hidden = [f"/{path} ({why})" for path, why in live.capture.unreadable.items() if path.startswith(CONFIG_PREFIXES)]
         if hidden:
             raise RefusedError(f"Could not read {', '.join(hidden)}; run as root (become: true).")
-        ports = [node.port(name) for name in names]
-        read = netplan.read_files(config_texts(live.capture), [Device(p.netdev, p.mac, p.driver) for p in ports])
+        devices = [Device(name, port.mac, port.driver) for name in (*names, *others) for port in [node.port(name)]]
+        read = netplan_files.read_files(config_texts(live.capture), devices[: len(names)], devices[len(names) :])
         plan = netplan.plan(rails, read, self.module.params["foreign"], self._renderer(read))
         if plan.refusals:
             raise RefusedError(" ".join(plan.refusals))
@@ -147,7 +143,7 @@ class Change:
         """Return the renderer of the rails."""
         if self.module.params["renderer"] != "auto":
             return str(self.module.params["renderer"])
-        chosen = netplan.default_renderer(read)
+        chosen = netplan_files.default_renderer(read)
         if chosen in netplan.RENDERERS:
             return str(chosen)
         return "NetworkManager" if self.live.active("NetworkManager") else "networkd"
@@ -155,7 +151,6 @@ class Change:
     def _report(self, work: Work) -> None:
         """Add each change to the actions and the diff."""
         live, plan = self.live, work.plan
-        self.notes += [f"Adopted: {line}." for line in plan.differences]
         for rail in work.rails:
             if rail not in plan.ours and not live.fits(rail):
                 self.notes.append(f"{rail.interface} does not have what its adopted file configures ({rail.address}, MTU {rail.mtu}).")
@@ -178,17 +173,16 @@ class Change:
         """Write the files and set the rails. If netplan files change, the timer that restores the state runs before."""
         live, names = self.live, work.names
         linked = {name for name in names if live.node.port(name).linked}
-        given = live.configured_addresses({netplan.OWN_PATH: work.before})
+        given = live.configured_addresses({netplan_files.OWN_PATH: work.before})
         backups = {f"/{path}": f"{restore.BACKUP_DIR}/{path.replace('/', '_')}" for path in work.plan.moves}
         touched = sorted({*names, *(name for name, _address in given)})
         if work.files_change:
-            run_files = sorted({*self._run_files(touched), *generated})
+            run_files = sorted({*_run_files(touched), *generated})
             self.pending.arm([self.own, self.drop_in, restore.BASELINE, *backups, *run_files], touched, f"write {self.own} for {', '.join(names)}")
         self._save_baseline(names, backups)
         for path, backup in backups.items():
             Path(restore.BACKUP_DIR).mkdir(parents=True, exist_ok=True, mode=0o700)
-            shutil.copy2(path, backup)
-            Path(path).unlink()
+            shutil.move(path, backup)
         if work.sysctl_text is not None:
             live.write(self.drop_in, work.sysctl_text, 0o644)
         if work.plan.text is None:
@@ -198,7 +192,7 @@ class Change:
         live.set_sysctls(work.sysctls)
         if not work.files_change:
             for rail in work.drift:
-                live.set_rail(rail)
+                live.set_interface(rail.interface, rail.mtu, [rail.address])
             return
         self._install(generated, touched)
         self._settle(list(work.plan.ours), linked)
@@ -209,10 +203,9 @@ class Change:
     def _save_baseline(self, names: list[str], backups: Mapping[str, str]) -> None:
         """Record the state before the first change, for `absent()`."""
         live = self.live
-        rails = {name: live.interface(name) for name in names}
         now: dict[str, dict[str, Any]] = {
             "sysctls": live.sysctls(names),
-            "rails": {name: {"up": found.up, "mtu": found.mtu, "addresses": list(found.addresses)} for name, found in rails.items()},
+            "rails": {name: asdict(live.interface(name)) for name in names},
             "moves": dict(backups),
         }
         known = live.record(restore.BASELINE) or {}
@@ -223,15 +216,14 @@ class Change:
     def _settle(self, rails: list[RailConfig], linked: set[str]) -> None:
         """Wait until the rails with a link have address and MTU; then set what is missing."""
         end = time.monotonic() + SETTLE_SECONDS
-        waiting = [rail for rail in rails if rail.interface in linked]
         while True:
             self.live.read()
-            waiting = [rail for rail in waiting if not self.live.fits(rail)]
+            waiting = [rail for rail in rails if rail.interface in linked and not self.live.fits(rail)]
             if not waiting or time.monotonic() > end:
                 break
             time.sleep(1)
         for rail in waiting:
-            self.live.set_rail(rail)
+            self.live.set_interface(rail.interface, rail.mtu, [rail.address])
         if waiting:
             names = ", ".join(rail.interface for rail in waiting)
             self.notes.append(f"{names} stayed incomplete for {SETTLE_SECONDS} s; address and MTU were set directly.")
@@ -256,24 +248,23 @@ class Change:
                 " Move that to another interface first."
             )
         netplan_change = before is not None or bool(back)
-        running = {path: live.text(path) for path in self._run_files(rails)}
+        running = {path: live.text(path) for path in _run_files(rails)}
         generated: dict[str, str] = {}
         if netplan_change or running:
-            generated = _of_rails(self._generate(None, (), back), rails)
+            generated = self._generate(rails, back=back)
             netplan_change = netplan_change or generated != running  # our file was removed, but its generated files are still active
         if netplan_change:
             live.refuse_in_use(rails)
         if self.module.check_mode:
             return
-        given = live.configured_addresses(running if before is None else {netplan.OWN_PATH: before})
+        given = live.configured_addresses(running if before is None else {netplan_files.OWN_PATH: before})
         if netplan_change:
             files = {self.own, self.drop_in, restore.BASELINE, *back, *back.values(), *running, *generated}
             self.pending.arm(sorted(files), rails, f"remove {self.own}")
         for path in (self.own, self.drop_in):
             Path(path).unlink(missing_ok=True)
         for path, backup in back.items():
-            shutil.copy2(backup, path)
-            Path(backup).unlink()
+            shutil.move(backup, path)
         if netplan_change:
             self._install(generated, rails)
             time.sleep(2)
@@ -282,8 +273,8 @@ class Change:
         live.drop_addresses(given - earlier - live.configured_addresses(dict(generated)))
         for name in rails:
             if name in live.node.netdevs:
-                live.restore_interface(name, record["rails"][name])
-        live.restore_sysctls(record["sysctls"])
+                live.set_interface(**{**record["rails"][name], "name": name})
+        live.set_sysctls(record["sysctls"])
         Path(restore.BASELINE).unlink(missing_ok=True)
         if netplan_change:
             self.pending.extend()
@@ -305,32 +296,24 @@ class Change:
 
     # generated files
 
-    def _refuse_other_changes(self, work: Work, after: Mapping[str, str]) -> None:
-        """Refuse if the configuration that netplan generates for any interface but the rails would change, now or at the next boot."""
-        node = self.live.node
-        ports = {port.netdev: Device(port.netdev, port.mac, port.driver) for port in node.ports}
-        devices = [ports.get(name, Device(name)) for name in dict.fromkeys([*ports, *node.netdevs])]
-        changed = other_changes(self._generate(work.before, (), {}), after, work.names, devices)
-        if changed:
-            raise RefusedError(
-                f"Moving {', '.join('/' + path for path in work.plan.moves)} would change what netplan generates for other interfaces:"
-                f" {', '.join(changed)}. Nothing was changed. Move that configuration to a netplan file without the rails, then run again."
-            )
+    def _generate(
+        self, rails: Sequence[str], text: str | None = None, moves: Sequence[str] = (), back: Mapping[str, str] = MappingProxyType({})
+    ) -> dict[str, str]:
+        """Let netplan generate its files in a temporary folder; return {path: text} of those of the rails. Its error is a refusal.
 
-    def _generate(self, text: str | None, moves: Sequence[str], back: Mapping[str, str]) -> dict[str, str]:
-        """Let netplan generate its files in a temporary folder; return {path: text, or the target of a link}. Its error is a refusal."""
+        `text`: our file; `moves`: files that it does not see; `back`: {path: backup} of files that it sees again.
+        """
         live = self.live
         if self.module.get_bin_path("netplan") is None:
             raise RefusedError("The command `netplan` is missing: install netplan.io (`apt install netplan.io`), which DGX OS has.")
         files = {
             path: content
             for path, content in live.capture.files.items()
-            if path.startswith(("lib/netplan/", "etc/netplan/")) and path not in moves and path != netplan.OWN_PATH
+            if path.startswith(("lib/netplan/", "etc/netplan/")) and path not in moves and path != netplan_files.OWN_PATH
         }
         files.update({path.lstrip("/"): live.text(backup) or "" for path, backup in back.items() if path.startswith("/etc/netplan/")})
         if text is not None:
-            files[netplan.OWN_PATH] = text
-        found: dict[str, str] = {}
+            files[netplan_files.OWN_PATH] = text
         with tempfile.TemporaryDirectory(prefix="gb10-netplan-") as root:
             for path, content in files.items():
                 live.write(f"{root}/{path}", content, 0o600)
@@ -339,30 +322,19 @@ class Change:
             rc, message = live.run(*tool, "--root-dir", root)
             if rc != 0:
                 raise RefusedError(f"netplan refuses the new configuration, so nothing was changed: {message.replace(root, '')}")
-            for place in sorted(Path(root).rglob("*")):
-                path = str(place)[len(root) :]
-                if place.is_symlink():
-                    found[path] = f"-> {os.readlink(place)}".replace(root, "")
-                elif place.is_file() and path.lstrip("/") not in files:
-                    found[path] = place.read_text(errors="surrogateescape")
-        return found
-
-    def _run_files(self, rails: Sequence[str]) -> list[str]:
-        """Return the files below /run that netplan generated for the rails."""
-        names = _generated_names(rails)
-        folders = [folder for folder in RUN_FOLDERS if Path(folder).is_dir()]
-        return [f"{folder}/{name}" for folder in folders for name in sorted(os.listdir(folder)) if name in names]
+            return {path: Path(root + path).read_text(errors="surrogateescape") for path in _run_files(rails, root)}
 
     def _install(self, generated: Mapping[str, str], rails: list[str]) -> None:
         """Install the generated files of the rails below /run, and let networkd and NetworkManager load them."""
         live = self.live
-        for path in self._run_files(rails):
+        for path in _run_files(rails):
             if path not in generated:
                 Path(path).unlink(missing_ok=True)
         for path, text in generated.items():
             live.write(path, text, 0o600 if path.endswith(".nmconnection") else 0o640)
             if path.startswith("/run/systemd/network/"):
-                os.chown(path, 0, _group_id("systemd-network"))
+                with contextlib.suppress(LookupError):
+                    shutil.chown(path, group="systemd-network")
         names = {Path(path).name for path in generated}
         if live.active("systemd-networkd"):
             live.run("networkctl", "reload")
@@ -378,20 +350,7 @@ class Change:
                         self.notes.append(f"NetworkManager did not bring up {rail}: {message[-200:]}")
 
 
-def _of_rails(generated: Mapping[str, str], rails: Sequence[str]) -> dict[str, str]:
-    """Return the files that netplan generates for the rails: {path below /run: text}."""
-    names = _generated_names(rails)
-    return {path: text for path, text in generated.items() if path.rpartition("/")[0] in RUN_FOLDERS and path.rpartition("/")[2] in names}
-
-
-def _generated_names(rails: Sequence[str]) -> set[str]:
-    """Return the names of the files that netplan generates for interfaces."""
-    return {name.format(rail) for rail in rails for name in ("10-netplan-{}.network", "10-netplan-{}.link", "netplan-{}.nmconnection")}
-
-
-def _group_id(name: str) -> int:
-    """Return the number of a group, 0 if it does not exist."""
-    try:
-        return grp.getgrnam(name).gr_gid
-    except KeyError:
-        return 0
+def _run_files(rails: Sequence[str], root: str = "") -> list[str]:
+    """Return the files that netplan has generated for the rails, as paths below /run."""
+    names = [name.format(rail) for rail in rails for name in ("10-netplan-{}.network", "10-netplan-{}.link", "netplan-{}.nmconnection")]
+    return [f"{folder}/{name}" for folder in RUN_FOLDERS for name in names if Path(f"{root}{folder}/{name}").is_file()]

@@ -37,7 +37,7 @@ _REQUIRED = (
     "etc/NetworkManager/system-connections/*.nmconnection",
     "etc/systemd/network/*.network",
 )
-_FOLDERS = ("sys/class/net", "sys/class/infiniband", "sys/class/infiniband/*/device/net")
+_FOLDERS = ("sys/class/net", "sys/class/infiniband")
 
 
 @dataclass

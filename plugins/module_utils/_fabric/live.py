@@ -11,41 +11,26 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric import netplan
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric import netplan_files
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import Capture, find_ssh_connection, rdma_users, read_node
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import RailConfig
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.node import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import management
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
 
-_ROUTE_WORDS = (("gateway", "via"), ("dev", "dev"), ("metric", "metric"), ("prefsrc", "src"), ("protocol", "proto"))
-
 
 @dataclass(frozen=True)
 class Interface:
-    """Live state of an interface: up or not, MTU in bytes, IPv4 addresses with prefix, routes as `ip route replace` takes them."""
+    """Live state of an interface: up or not, MTU in bytes, IPv4 addresses with prefix."""
 
     name: str
     up: bool
     mtu: int | None
     addresses: tuple[str, ...] = ()
-    routes: tuple[str, ...] = ()
 
 
 class RefusedError(Exception):
     """The reason why the change is refused or has failed, for the user."""
-
-
-def in_container() -> str | None:
-    """Return the evidence that this is a container, None on a real or virtual machine."""
-    for path in ("/.dockerenv", "/run/.containerenv", "/run/systemd/container"):
-        if Path(path).exists():
-            return path
-    try:
-        items = Path("/proc/1/environ").read_bytes().split(b"\0")
-    except OSError:
-        return None
-    return next((f"PID 1 has {item.decode('utf-8', 'replace')}" for item in items if item.startswith(b"container=")), None)
 
 
 class Live:
@@ -98,59 +83,38 @@ class Live:
 
     def record(self, path: str) -> dict[str, Any] | None:
         """Return a JSON record of the earlier state, None if it does not exist."""
-        try:
-            data = loads(Path(path).read_text())
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError) as exc:
-            raise RefusedError(f"{path} cannot be read ({exc}). It has the earlier state of this node: repair it or move it away.") from exc
+        text = self.text(path)
+        data = None if text is None else loads(text)
         return data if isinstance(data, dict) else None
 
     # interfaces
 
-    def interface(self, name: str, routes: bool = False) -> Interface:
-        """Return the state of an interface; with `routes`, those that `ip route replace` has to restore."""
+    def interface(self, name: str) -> Interface:
+        """Return the state of an interface."""
         record = self.node.links.get(name, {})
-        own = []
-        for route in self.node.routes if routes else ():
-            if route.get("dev") == name and "linkdown" not in route.get("flags", []) and route.get("protocol") != "kernel":
-                words = [f"{word} {route[key]}" for key, word in _ROUTE_WORDS if route.get(key) is not None]
-                own.append(" ".join([str(route["dst"]), *words]))
         addresses = tuple(a.cidr for a in self.node.addresses(name) if a.family == "inet")
-        return Interface(name, "UP" in record.get("flags", []), record.get("mtu"), addresses, tuple(own))
+        return Interface(name, "UP" in record.get("flags", []), record.get("mtu"), addresses)
 
     def fits(self, rail: RailConfig) -> bool:
         """Return whether a rail has its address and MTU."""
         live = self.interface(rail.interface)
         return rail.address in live.addresses and live.mtu == rail.mtu
 
-    def set_rail(self, rail: RailConfig) -> None:
-        """Set MTU and address of one rail directly."""
-        ip = self.module.get_bin_path("ip", required=True)
-        live = self.interface(rail.interface)
-        if not live.up:
-            self.require(ip, "link", "set", "dev", rail.interface, "up")
-        if live.mtu != rail.mtu:
-            self.require(ip, "link", "set", "dev", rail.interface, "mtu", str(rail.mtu))
-        if rail.address not in live.addresses:
-            self.require(ip, "addr", "add", rail.address, "brd", "+", "dev", rail.interface)
-
-    def restore_interface(self, name: str, old: Mapping[str, Any]) -> None:
-        """Restore MTU, addresses and state of an interface as far as possible."""
-        ip = self.module.get_bin_path("ip", required=True)
-        live = self.interface(name)
-        if old["mtu"] and live.mtu != old["mtu"]:
-            self.run(ip, "link", "set", "dev", name, "mtu", str(old["mtu"]))
-        for address in old["addresses"]:
+    def set_interface(self, name: str, mtu: int | None, addresses: Iterable[str], up: bool = True) -> None:
+        """Give an interface its state, MTU and addresses; it keeps other addresses."""
+        ip, live = self.module.get_bin_path("ip", required=True), self.interface(name)
+        if mtu and live.mtu != mtu:
+            self.require(ip, "link", "set", "dev", name, "mtu", str(mtu))
+        for address in addresses:
             if address not in live.addresses:
-                self.run(ip, "addr", "add", address, "brd", "+", "dev", name)
-        if not old["up"]:
-            self.run(ip, "link", "set", "dev", name, "down")
+                self.require(ip, "addr", "add", address, "brd", "+", "dev", name)
+        if live.up != up:
+            self.require(ip, "link", "set", "dev", name, "up" if up else "down")
 
     def configured_addresses(self, texts: Mapping[str, str | None]) -> set[tuple[str, str]]:
         """Return the (interface, address) pairs of configuration files: our own, or those that netplan generated."""
         files = {path: text for path, text in texts.items() if text is not None}
-        read = netplan.read_files(files, [netplan.Device(name) for name in self.node.netdevs])
+        read = netplan_files.read_files(files, [netplan_files.Device(name) for name in self.node.netdevs])
         return {(claim.interface, address) for item in read for claim in item.claims for address in claim.addresses}
 
     def drop_addresses(self, pairs: set[tuple[str, str]]) -> None:
@@ -183,19 +147,10 @@ class Live:
         return found
 
     def set_sysctls(self, values: Mapping[str, str]) -> None:
-        """Set kernel values of the rails; one that does not exist is skipped."""
-        for path, value in values.items():
-            try:
-                if Path(path).exists():
-                    Path(path).write_text(value + "\n")
-            except OSError as exc:
-                raise RefusedError(f"{path} could not be set to {value} ({exc.strerror}). Check whether /proc/sys is read-only on this node.") from exc
-
-    def restore_sysctls(self, values: Mapping[str, str]) -> None:
-        """Restore the recorded values that differ; a value that the kernel refuses becomes a note."""
+        """Set the kernel values that differ; one that the kernel refuses becomes a note."""
         for path, value in values.items():
             try:
                 if Path(path).exists() and Path(path).read_text().strip() != value:
                     Path(path).write_text(value + "\n")
             except OSError as exc:
-                self.notes.append(f"{path} could not be set back to {value} ({exc.strerror}).")
+                self.notes.append(f"{path} could not be set to {value} ({exc.strerror}).")

@@ -123,12 +123,9 @@ class Node:
         self.rdma = {record["ifname"]: record for record in json_records(capture.commands.get("rdma-link"), "ifname")}
         self.netdevs = sorted((set(capture.dirs.get("sys/class/net", [])) | set(self.links)) - {"bonding_masters"})
         self.hca_of: dict[str, str] = {}
-        self.orphans: list[str] = []
         for hca in sorted(self.hcas(), key=lambda name: (self.soft(name), name)):  # on a device with soft-RoCE on top, the HCA of the card counts
             netdev = self._netdev_of(hca)
-            if netdev is None:
-                self.orphans.append(hca)
-            else:
+            if netdev in self.netdevs:
                 self.hca_of.setdefault(netdev, hca)
         names = set(self.hca_of) | {name for name in self.netdevs if self.mellanox(name) or SPARK_PORT.match(name)}
         self.ports = sorted((self.port(name) for name in names), key=Port.sort_key)
@@ -139,14 +136,11 @@ class Node:
         """Return every HCA of sysfs and `rdma link`."""
         return sorted(set(self.rdma) | set(self.capture.dirs.get("sys/class/infiniband", [])))
 
-    def _netdev_of(self, hca: str) -> str | None:
-        """Return the network device of an HCA: the first source whose device exists, else the first source that has a name."""
-        base = f"sys/class/infiniband/{hca}"
-        of_gids = [gid.netdev for gid in gids_of(self.capture, hca) if gid.netdev and "." not in gid.netdev]  # not of a VLAN
-        devices = self.capture.dirs.get(f"{base}/device/net", [])
-        names = [self.rdma.get(hca, {}).get("netdev"), self.capture.text(f"{base}/parent"), *of_gids, *(devices if len(devices) == 1 else [])]
-        found = [name for name in names if name]
-        return next((name for name in found if name in self.netdevs), found[0] if found else None)
+    def _netdev_of(self, hca: str) -> str:
+        """Return the network device of an HCA: of `rdma link`, of soft-RoCE, of its GID table (not a VLAN); empty without one."""
+        of_gids = [gid.netdev for gid in gids_of(self.capture, hca) if gid.netdev and "." not in gid.netdev]
+        names = [self.rdma.get(hca, {}).get("netdev"), self.capture.text(f"sys/class/infiniband/{hca}/parent"), *of_gids]
+        return next((name for name in names if name in self.netdevs), "")
 
     def soft(self, hca: str) -> bool:
         """Return whether an HCA is soft-RoCE: it has a parent."""

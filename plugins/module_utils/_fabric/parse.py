@@ -23,11 +23,6 @@ def json_records(text: str | None, key: str) -> list[Record]:
     return [item for item in found if isinstance(item, dict) and isinstance(item.get(key), str)] if isinstance(found, list) else []
 
 
-def lists_nothing(text: str) -> bool:
-    """Return whether a command printed an empty list, or nothing."""
-    return "".join(text.split()) in ("", "[]", "[{}]")
-
-
 def as_integer(value: Any) -> int | None:
     """Return the integer of a text, None if it is not one."""
     try:

@@ -9,19 +9,17 @@ Each function finds one kind of fault. `find_problems()` calls those of the node
 from __future__ import annotations
 
 import ipaddress
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import COMMANDS, Capture
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.parse import Record, as_address, lists_nothing
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import COMMANDS, CONFIG_PREFIXES, Capture
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.parse import Record, as_address
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rail_problems import REPLUG, rail_problems
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import Fabric, Problem, Rail, counted
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import Fabric, Problem, counted
 
-SPARK_PLACE = re.compile(r"en(?:P2)?p1s0f[01]")  # a two-port card of another server has one function per cage
 ONE_NETWORK_EACH = "Give each rail a /24 of its own: gb10_fabric_cidrs with one network per rail, then run the roce role."
 
-RDMA_ONLY = ("gid_ambiguous", "gid_missing", "no_rdma", "rdma_unreadable")
+RDMA_ONLY = ("gid_ambiguous", "gid_missing", "no_rdma")
 # ids that make the fabric unusable
 FATAL = (
     "no_cable",
@@ -55,15 +53,6 @@ def find_problems(fabric: Fabric) -> Iterator[Problem]:
 # --- the node ------------------------------------------------------------------------------------------------------------------
 
 
-def _nothing_readable(fabric: Fabric) -> Iterator[Problem]:
-    if not fabric.node.netdevs and not fabric.node.hcas():
-        yield Problem(
-            "unreadable",
-            "Neither sys/class/net nor sys/class/infiniband nor `ip addr` could be read, so the ports of this node are unknown.",
-            "Run as root on the node, or capture sys/ and cmd/ again.",
-        )
-
-
 def _no_card(fabric: Fabric) -> Iterator[Problem]:
     node, hotplug = fabric.node, fabric.hotplug
     if node.ports or node.hcas() or fabric.rails or not node.netdevs:
@@ -94,37 +83,19 @@ def _no_link(fabric: Fabric) -> Iterator[Problem]:
     )
 
 
-def _hca_without_netdev(fabric: Fabric) -> Iterator[Problem]:
-    node = fabric.node
-    where = "Look at `rdma link` and `ip link`; the interface may be in another network namespace."
-    for hca in node.orphans:
-        yield Problem("hca_without_netdev", f"{hca} has no network device in `rdma link` or gid_attrs/ndevs.", where)
-    for port in node.ports:
-        if port.hca is not None and node.netdevs and port.netdev not in node.netdevs:
-            yield Problem("hca_without_netdev", f"{port.hca} belongs to {port.netdev}, which does not exist on this node.", where, port.netdev)
-
-
 def _no_rdma_on_the_node(fabric: Fabric) -> Iterator[Problem]:
     names = ", ".join(p.netdev for p in fabric.node.ports)
-    if names and fabric.rdma_unknown:
-        yield Problem(
-            "rdma_unreadable",
-            f"Neither /sys/class/infiniband nor `rdma link` could be read, so it is unknown whether the ports ({names}) have RDMA devices.",
-            "Install iproute2 and `modprobe mlx5_ib`; in a container pass /dev/infiniband and /sys through; record both in a captured tree.",
-        )
-    elif names and not fabric.node.hcas():
+    if names and not fabric.node.hcas():
         yield Problem(
             "no_rdma",
             f"The node has ports ({names}) but no RDMA device.",
-            "`modprobe mlx5_ib`, then `rdma link`; in a container pass /dev/infiniband and /sys through.",
+            "`modprobe mlx5_ib`, then `rdma link` (package iproute2); in a container pass /dev/infiniband and /sys through.",
         )
 
 
 def _one_twin_only(fabric: Fabric) -> Iterator[Problem]:
-    node = fabric.node
-    for port in [rail.port for rail in fabric.rails if rail.desired is None and not node.orphans]:
-        twins = [p for p in node.ports if p.cage == port.cage and p.netdev != port.netdev]
-        if node.ports and not twins and port.mellanox and (len(fabric.rails) == 1 or SPARK_PLACE.match(port.netdev)):
+    for port in [rail.port for rail in fabric.rails if rail.desired is None and rail.port.mellanox]:
+        if not [p for p in fabric.node.ports if p.cage == port.cage and p.netdev != port.netdev]:
             yield Problem(
                 "ports_asymmetric",
                 f"Only {port.netdev} is visible{'' if port.cage is None else f' in cage {port.cage}'}; a GB10 cage has two PCIe functions (twins), "
@@ -146,21 +117,14 @@ def _rail_unplaced(fabric: Fabric) -> Iterator[Problem]:
 # --- between rails, and with others --------------------------------------------------------------------------------------------
 
 
-def _networks(rails: Sequence[Rail]) -> list[tuple[Rail, Any]]:
-    return [(rail, ipaddress.ip_network(f"{rail.ipv4}/{rail.prefix}", strict=False)) for rail in rails if rail.ipv4 is not None]
-
-
 def _one_subnet(fabric: Fabric) -> Iterator[Problem]:
-    groups: list[list[tuple[Rail, Any]]] = []
-    for entry in _networks(counted(fabric.rails)):
-        touched = [group for group in groups if any(entry[1].overlaps(net) for _rail, net in group)]
-        groups = [group for group in groups if group not in touched] + [[*(member for group in touched for member in group), entry]]
-    for group in groups:
-        rails = [f"{rail.port.netdev} ({rail.ipv4}/{rail.prefix})" for rail, _net in group]
-        how = "have the same address" if len({rail.ipv4 for rail, _net in group}) == 1 else "are in one subnet"
-        if len(rails) > 1:
-            message = f"{', '.join(rails[:-1])} and {rails[-1]} {how}, so the kernel sends everything over one of them."
-            yield Problem("one_subnet_for_both_rails", message, ONE_NETWORK_EACH)
+    rails = [rail for rail in counted(fabric.rails) if rail.network is not None]
+    shared = [rail for rail in rails if any(other is not rail and rail.network.overlaps(other.network) for other in rails)]
+    if shared:
+        shown = [f"{rail.port.netdev} ({rail.ipv4}/{rail.prefix})" for rail in shared]
+        how = "have the same address" if len({rail.ipv4 for rail in shared}) == 1 else "are in one subnet"
+        message = f"{', '.join(shown[:-1])} and {shown[-1]} {how}, so the kernel sends everything over one of them."
+        yield Problem("one_subnet_for_both_rails", message, ONE_NETWORK_EACH)
 
 
 def _gid_index_differs(fabric: Fabric) -> Iterator[Problem]:
@@ -238,8 +202,9 @@ def _subnet_of_another(fabric: Fabric) -> Iterator[Problem]:
     for name in others:
         for address in node.addresses(name):
             net = ipaddress.ip_network(address.cidr, strict=False)
-            for rail, network in _networks(fabric.rails):
-                if 1 in (net.num_addresses, network.num_addresses) or net.is_link_local or as_address(address.local) not in network:
+            for rail in fabric.rails:
+                network = rail.network
+                if network is None or 1 in (net.num_addresses, network.num_addresses) or net.is_link_local or as_address(address.local) not in network:
                     continue
                 how = "has the address of" if rail.ipv4 == address.local else "is in the subnet of"
                 yield Problem(
@@ -250,28 +215,19 @@ def _subnet_of_another(fabric: Fabric) -> Iterator[Problem]:
                 )
 
 
-def _missing_sources(fabric: Fabric) -> Iterator[Problem]:
+def _unreadable(fabric: Fabric) -> Iterator[Problem]:
     node, capture = fabric.node, fabric.node.capture
-    sources = (("ip-addr", node.links, "addresses and MTU"), ("ip-route", node.routes, "the default route"), ("rdma-link", node.rdma, "the RDMA links"))
-    for name, records, what in sources:
+    sources = (("ip-addr", "addresses and MTU"), ("ip-route", "the default route"), ("rdma-link", "the RDMA links"))
+    for name, what in sources:
         text = capture.commands.get(name)
-        nothing = text is not None and lists_nothing(text)
-        if records or (nothing and name != "ip-addr" and not (name == "rdma-link" and node.hcas())):
-            continue
         shown = (text or "").strip()
-        why = "lists nothing" if nothing else f"is not understood (starts with {shown[:60]!r})"
-        yield Problem(
-            "unreadable",
-            f"`{' '.join(COMMANDS[name])}` {'is missing' if text is None else why}, so {what} cannot be read.",
-            f"Install iproute2 and run as root; in a captured tree record it as cmd/{name}.json.",
-        )
-
-
-def _unreadable_files(fabric: Fabric) -> Iterator[Problem]:
-    reasons = fabric.node.capture.unreadable
-    paths = sorted(path for path in reasons if path.startswith(("sys/class/infiniband", "etc/netplan", "cmd")))
+        if text is None or (shown and not shown.endswith("]")) or (name == "ip-addr" and not node.links):
+            why = "is missing" if text is None else f"is not understood (starts with {shown[:60]!r})"
+            remedy = f"Install iproute2 and run as root; in a captured tree record it as cmd/{name}.json."
+            yield Problem("unreadable", f"`{' '.join(COMMANDS[name])}` {why}, so {what} cannot be read.", remedy)
+    paths = sorted(path for path in capture.unreadable if path.startswith(("sys/", "cmd/", *CONFIG_PREFIXES)))
     if paths:
-        shown = ", ".join(f"/{path} ({reasons[path]})" for path in paths[:4])
+        shown = ", ".join(f"/{path} ({capture.unreadable[path]})" for path in paths[:4])
         more = f" and {len(paths) - 4} more" if len(paths) > 4 else ""
         yield Problem("unreadable", f"Could not read {shown}{more}.", "Run as root (`become: true`).")
 
@@ -289,10 +245,8 @@ def _foreign_netplan(fabric: Fabric) -> Iterator[Problem]:
 
 
 _NODE = (
-    _nothing_readable,
     _no_card,
     _no_link,
-    _hca_without_netdev,
     _no_rdma_on_the_node,
     _one_twin_only,
     _rail_unplaced,
@@ -305,8 +259,7 @@ _JOINT = (
     _rails_crossed,
     _rail_is_management,
     _subnet_of_another,
-    _missing_sources,
-    _unreadable_files,
+    _unreadable,
     _foreign_netplan,
 )
 

@@ -17,12 +17,10 @@ from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import 
     Problem,
     Rail,
     counted,
-    has_spark_name,
     is_link_local,
     spare_cages,
 )
 
-VIRTUAL_DRIVERS = ("virtio_net", "veth", "dummy", "e1000", "e1000e", "vmxnet3")
 REPLUG = "Plug the QSFP cable into the same cage of both machines (either cage works), check that the other machine is on, then reboot both with the cable in."
 
 
@@ -44,8 +42,8 @@ def _interface_missing(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
     )
 
 
-def _no_rdma(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
-    if rail.port.hca is None and not (fabric.node.ports and fabric.rdma_unknown):
+def _no_rdma(_fabric: Fabric, rail: Rail) -> Iterator[Problem]:
+    if rail.port.hca is None:
         yield Problem(
             "no_rdma",
             f"{rail.port.netdev} has no RDMA device, so NCCL falls back to TCP on it.",
@@ -84,19 +82,13 @@ def _cable_elsewhere(fabric: Fabric, port: Port) -> int | None:
 
 def _speed_degraded(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
     port, expected = rail.port, fabric.desired.min_speed_mbps
-    if port.linked and port.speed_mbps is not None and port.speed_mbps < expected and _is_connectx(port):
+    connectx = port.mellanox is not False and port.hca is not None and not port.soft  # a capture may lack the vendor
+    if port.linked and port.speed_mbps is not None and port.speed_mbps < expected and connectx:
         yield Problem(
             "speed_degraded",
             f"{port.netdev} runs at {port.speed_mbps} Mb/s; a GB10 cage links at {expected} Mb/s.",
             "Reboot both machines with the cable in; if it stays, use a 200 Gb/s QSFP56 cable or pull the power plugs for a minute.",
         )
-
-
-def _is_connectx(port: Port) -> bool:
-    """Return whether a port is one of a ConnectX: by vendor or driver, else by the name of a Spark's port without a virtual driver."""
-    if port.mellanox is not None:
-        return port.mellanox
-    return port.driver not in VIRTUAL_DRIVERS and port.hca is not None and not port.soft and has_spark_name(port)
 
 
 def _no_ipv4(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
@@ -143,21 +135,13 @@ def _gid_missing(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
     port, name = rail.port, rail.port.netdev
     if port.hca is None or port.cage in spare_cages(fabric.rails) or rail.gid_index is not None or len(rail.candidates) > 1 or rail.matches:
         return
-    at = f"/sys/class/infiniband/{port.hca}/ports/1"
-    untyped = [f"{g.index}" for g in port.gids if g.type is None and g.ipv4 is not None and g.ipv4 == rail.ipv4]
     others = {g.index: f" of {g.netdev}" for g in port.gids if g.netdev not in (None, name)}
-    table = ", ".join(f"{g.index}={g.gid} {g.type or 'type unread'}{others.get(g.index, '')}" for g in port.gids)
+    table = ", ".join(f"{g.index}={g.gid} {g.type or 'type unread'}{others.get(g.index, '')}" for g in port.gids) or "empty or unreadable"
     remedy = f"Give {name} its IPv4 address with the link up; if it has one, remove and add it again (roce_gid_repair does that)."
-    if not port.gids:
-        message = f"The GID table of {port.hca} is missing, empty or unreadable ({at}/gids), so the index for {rail.ipv4 or 'an address'} of {name} is unknown."
-        remedy = "Pass /sys/class/infiniband through to a container; record it in a captured tree."
-    elif untyped:
-        message = f"{port.hca} has GIDs for {rail.ipv4} of {name} (indices {', '.join(untyped)}), but their types could not be read."
-        remedy = f"Read {at}/gid_attrs/types as root (`become: true`); record it in a captured tree."
-    elif rail.ipv4:
-        message = f"{port.hca} has no RoCE v2 GID for {rail.ipv4} of {name}; its table: {table}."
-    else:
-        message = f"{port.hca} has no GID for NCCL, because {name} has no fabric IPv4 address; its table: {table}."
+    if not port.gids or any(g.type is None for g in port.gids):
+        remedy = f"Read /sys/class/infiniband/{port.hca}/ports/1 (gids, gid_attrs) as root (`become: true`), and pass it through to a container."
+    what = f"no RoCE v2 GID for {rail.ipv4} of {name}" if rail.ipv4 else f"no GID for NCCL, because {name} has no fabric IPv4 address"
+    message = f"{port.hca} has {what}; its table: {table}."
     yield Problem("gid_missing", message, remedy)
 
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.node import ROCE_V2, SPARK_PORT, Address, Node, Port
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.parse import Record, as_address, lists_nothing
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.node import ROCE_V2, Address, Node, Port
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.parse import Record, as_address
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,11 @@ class Rail:
     candidates: tuple[str, ...] = ()
     matches: tuple[int, ...] = ()
 
+    @property
+    def network(self) -> Any:
+        """Return the network of the fabric address, None without an address."""
+        return None if self.ipv4 is None else ipaddress.ip_network(f"{self.ipv4}/{self.prefix}", strict=False)
+
 
 @dataclass(frozen=True)
 class Fabric:
@@ -77,13 +83,6 @@ class Fabric:
     management: Record
     hotplug: Record
     foreign: list[Record]
-
-    @property
-    def rdma_unknown(self) -> bool:
-        """Return whether no source could be read that names RDMA devices; an empty answer of `rdma link` is such a source."""
-        answer = self.node.capture.commands.get("rdma-link")
-        answered = answer is not None and lists_nothing(answer)
-        return not self.node.hcas() and "sys/class/infiniband" not in self.node.capture.dirs and not answered
 
 
 # --- management ----------------------------------------------------------------------------------------------------------------
@@ -243,7 +242,7 @@ def derive(node: Node, protected: Sequence[str]) -> list[Port]:
     A bond or a VLAN is a rail only if it is named. An RDMA device on the NIC of the default route is a rail only on a machine that has no other.
     """
     active = [p for p in node.ports if p.usable_ipv4 or (p.linked and p.master is None)]
-    fabric = [p for p in active if p.netdev not in protected or p.mellanox or has_spark_name(p)]
+    fabric = [p for p in active if p.netdev not in protected or p.mellanox is not False]
     active = _exclude_uplink_cages(node, fabric or active)
     cages = {p.cage for p in active if p.cage is not None and p.linked}
     names = {p.netdev for p in active} | set(protected)
@@ -261,11 +260,6 @@ def _exclude_uplink_cages(node: Node, ports: Sequence[Port]) -> list[Port]:
 
 def _has_real_address(port: Port) -> bool:
     return any(not is_link_local(a.local) for a in port.usable_ipv4)
-
-
-def has_spark_name(port: Port) -> bool:
-    """Return whether a port, or the one below it, has the name of a port of a Spark."""
-    return SPARK_PORT.match(port.lower or port.netdev) is not None
 
 
 # --- GID index -----------------------------------------------------------------------------------------------------------------

@@ -1,29 +1,27 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE: the dead man's switch of a network change: copies of what it touches, and a timer of systemd that restores them.
+"""PRIVATE: the dead man's switch of a network change: a folder with copies of what it touches, and a timer of systemd that restores them.
 
-A change is pending while the folder `pending/` exists. The timer runs `pending/restore.sh`, unless the change is confirmed before. Both begin with a
-renaming of the folder, so only one of them happens. A restart of the node ends the timer: the interface that carries SSH is never written, so the
-next run reaches the node and confirms.
+A change is pending while the folder exists: `systemctl stop` of the timer and the removal of the folder confirm it. A restart of the node ends the
+timer: the interface that carries SSH is never written, so the next run reaches the node and confirms.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shlex
 import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.live import Interface, Live, RefusedError
 
 STATE_DIR = "/var/lib/gb10-cluster/roce"
 PENDING = STATE_DIR + "/pending"
-RESTORING = STATE_DIR + "/restoring"
 RESTORED = STATE_DIR + "/restored.json"
 BASELINE = STATE_DIR + "/baseline.json"
 BACKUP_DIR = "/root/netplan-disabled"
@@ -31,50 +29,33 @@ TIMER = "gb10-roce-restore"
 APPLY_SECONDS = 90  # for the change itself, in addition to confirm_seconds; the timer is started again when the change is complete
 
 
-def restore_script(files: Mapping[str, str | None], sysctls: Mapping[str, str], rails: Sequence[Interface], protected: Sequence[Interface]) -> str:
-    """Return the POSIX shell script that restores the state before a change.
+def save_commands(rails: Sequence[str], protected: Sequence[str]) -> list[str]:
+    """Return the shell commands that save what `restore_script` restores of the interfaces, in the folder that is current."""
+    saved = [f"ip -4 addr save dev {quote(name)} >{quote(name)}.addr" for name in (*rails, *protected)]
+    return ["PATH=$PATH:/usr/sbin:/sbin", *saved, *(f"ip -4 route save dev {quote(name)} >{quote(name)}.route" for name in protected)]
+
+
+def restore_script(files: Mapping[str, str | None], rails: Sequence[Interface], protected: Sequence[str]) -> str:
+    """Return the shell script that restores the state before a change, from the folder of the change.
 
     `files`: {absolute path: name of its copy, None if the file did not exist}; `protected`: interfaces of the management path, which get back what they lost.
     """
-    quote = shlex.quote
-    out = [
-        "#!/bin/sh",
-        "# Written by gb10.cluster (role roce): restores the state before an unconfirmed network change.",
-        f"mv -T {PENDING} {RESTORING} || exit 0  # it was confirmed",
-        f"exec >{STATE_DIR}/restore.log 2>&1",
-        "set -x",
-        "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
-    ]
-    for path, copy in sorted(files.items()):
-        new = quote(path + ".gb10-restore")
-        out.append(f"rm -f {quote(path)}" if copy is None else f"cp -p {RESTORING}/{copy} {new} && mv -T {new} {quote(path)}")
+    out = ["#!/bin/sh", f"cd {PENDING} || exit 0  # it was confirmed", f"exec >{STATE_DIR}/restore.log 2>&1", "set -x", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
+    out += [f"rm -f {quote(path)}" if copy is None else f"cp -a {copy} {quote(path)}" for path, copy in sorted(files.items())]
     out += [
         "systemctl is-active --quiet systemd-networkd.service && timeout 60 networkctl reload",
         "systemctl is-active --quiet NetworkManager.service && timeout 60 nmcli connection reload",
         "sleep 2",
     ]
     for item in rails:
-        dev = quote(item.name)
-        out += [f"ip link set dev {dev} mtu {item.mtu}"] if item.mtu is not None else []
-        out += [
-            f"for a in $(ip -o -4 addr show dev {dev} | awk '{{print $4}}'); do",
-            f'  case " {" ".join(item.addresses)} " in *" $a "*) ;; *) ip addr del "$a" dev {dev} ;; esac',
-            "done",
-            *_addresses_back(item),
-            f"ip link set dev {dev} {'up' if item.up else 'down'}",
-        ]
-    out += [f'[ ! -e {quote(path)} ] || [ "$(cat {quote(path)})" = {quote(value)} ] || echo {quote(value)} >{quote(path)}' for path, value in sysctls.items()]
-    for item in protected:
-        out += [f"ip link set dev {quote(item.name)} up"] if item.up else []
-        out += [*_addresses_back(item), *(f"ip route replace {shlex.join(route.split())}" for route in item.routes)]
-    out += [f'sed "s/@WHEN@/$(date -u +%Y-%m-%dT%H:%M:%SZ)/g" {RESTORING}/record.json >{RESTORED}.tmp && mv {RESTORED}.tmp {RESTORED}', f"rm -rf {RESTORING}"]
+        name = quote(item.name)
+        out += [f"ip link set dev {name} mtu {item.mtu}"] if item.mtu else []
+        out += [f"ip -4 addr flush dev {name}", f"ip -4 addr restore <{name}.addr", f"ip link set dev {name} {'up' if item.up else 'down'}"]
+    out += ["sysctl -e -q -p sysctl.conf"]
+    for name in map(quote, protected):
+        out += [f"ip link set dev {name} up", f"ip -4 addr restore <{name}.addr", f"ip -4 route restore <{name}.route"]
+    out += [f'sed "s/@WHEN@/$(date -u +%Y-%m-%dT%H:%M:%SZ)/g" record.json >{RESTORED}', f"rm -rf {PENDING}"]
     return "\n".join(out) + "\n"
-
-
-def _addresses_back(item: Interface) -> list[str]:
-    """Return the lines that add the addresses that an interface has lost."""
-    dev = shlex.quote(item.name)
-    return [f"ip addr show dev {dev} | grep -qF 'inet {a} ' || ip addr add {shlex.quote(a)} brd + dev {dev}" for a in item.addresses]
 
 
 class PendingChange:
@@ -91,23 +72,20 @@ class PendingChange:
     def arm(self, files: Sequence[str], rails: Sequence[str], summary: str) -> None:
         """Save the current state and start the timer. An earlier change is confirmed by this run, which has reached the node."""
         live, folder = self.live, Path(STATE_DIR, "staging")
-        if (self.exists() and not self.confirm()) or (Path(RESTORING).is_dir() and live.active(TIMER)):
-            raise RefusedError("The node restores its network after an unconfirmed change; nothing was changed. Run the roce role again.")
-        for old in (folder, Path(RESTORING)):
-            shutil.rmtree(old, ignore_errors=True)
+        if self.exists() and not self.confirm():
+            raise RefusedError("The node restored its network after an unconfirmed change; nothing was changed. Run the roce role again.")
+        shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True, mode=0o700)
         os.chmod(STATE_DIR, 0o700)
-        copies: dict[str, str | None] = {path: f"copy{number}" if Path(path).exists() else None for number, path in enumerate(files)}
-        for path, copy in copies.items():
-            if copy is not None:
-                shutil.copy2(path, folder / copy)
-                os.chown(folder / copy, os.stat(path).st_uid, os.stat(path).st_gid)  # networkd reads its files by their group
-        protected = [live.interface(name, routes=True) for name in live.protected]
-        script = restore_script(copies, live.sysctls(rails), [live.interface(name) for name in rails], protected)
+        copies = {path: f"copy{number}" if Path(path).exists() else None for number, path in enumerate(files)}
+        copy = [f"cp -a {quote(path)} {name}" for path, name in copies.items() if name]  # with the group, by which networkd reads its files
+        live.require("/bin/sh", "-ec", "\n".join([f"cd {folder}", *copy, *save_commands(rails, live.protected)]))
         why = f"the change was not confirmed within {self.seconds} s, so the controller did not come back"
         message = f"At @WHEN@ this node put its network back as it was before ({summary}), because {why}."
+        sysctls = "".join(f"{path[len('/proc/sys/') :]} = {value}\n" for path, value in live.sysctls(rails).items())
+        live.write(str(folder / "sysctl.conf"), sysctls, 0o600)
         live.write(str(folder / "record.json"), json.dumps({"when": "@WHEN@", "message": message}) + "\n", 0o600)
-        live.write(str(folder / "restore.sh"), script, 0o700)
+        live.write(str(folder / "restore.sh"), restore_script(copies, [live.interface(name) for name in rails], live.protected), 0o700)
         os.replace(folder, PENDING)
         rc, text = self._start_timer(self.seconds + APPLY_SECONDS)
         if rc != 0:
@@ -120,20 +98,15 @@ class PendingChange:
 
     def confirm(self) -> bool:
         """Stop the timer; return whether there was a pending change. A restore that runs is waited for."""
-        if self.live.module.check_mode:
-            return self.exists()
-        self._stop_timer()
-        kept = f"{STATE_DIR}/confirmed"
-        shutil.rmtree(kept, ignore_errors=True)
-        try:
-            os.replace(PENDING, kept)
-        except FileNotFoundError:
+        if not self.live.module.check_mode:
+            self._stop_timer()
             end = time.monotonic() + 180
-            while Path(RESTORING).is_dir() and self.live.active(TIMER) and time.monotonic() < end:
+            while self.live.active(TIMER) and time.monotonic() < end:
                 time.sleep(1)
-            return False
-        shutil.rmtree(kept, ignore_errors=True)
-        return True
+        found = self.exists()
+        if found and not self.live.module.check_mode:
+            shutil.rmtree(PENDING)
+        return found
 
     def restored(self) -> dict[str, Any] | None:
         """Return the record of a restore that was not reported yet, and mark it as reported (not in check mode)."""

@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric import netplan_yaml
-from ansible_collections.gb10.cluster.plugins.modules import preflight_info, roce_info
+from ansible_collections.gb10.cluster.plugins.modules import roce_info
 from module_run import run_module
 from shared_samples import needs_shared, samples
 from unit.fixtures.roce.tree import from_pair, spark
 
 
-def call(capsys: pytest.CaptureFixture[str], module: Any = roce_info, **args: Any) -> dict[str, Any]:
-    return run_module(capsys, module, **args)
+def call(capsys: pytest.CaptureFixture[str], **args: Any) -> dict[str, Any]:
+    return run_module(capsys, roce_info, **args)
 
 
 @needs_shared
@@ -66,14 +65,3 @@ def test_this_machine_can_be_read(capsys: pytest.CaptureFixture[str]) -> None:
     result = call(capsys)
     assert result.get("failed") is not True
     assert all(value for value in result["env"].values())
-
-
-@pytest.mark.parametrize("module", [roce_info, preflight_info])
-def test_netplan_files_need_pyyaml(module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(netplan_yaml, "HAS_YAML", False)
-    tree = spark(tmp_path, {"enp1s0f0np0": ["192.168.100.10/24"]})
-    assert call(capsys, module, root=str(tree.write())).get("failed") is not True
-    tree.file("etc/netplan/01-network-manager-all.yaml", "network: {version: 2}\n")
-    result = call(capsys, module, root=str(tree.write()))
-    assert result["failed"] is True
-    assert result["msg"] == "PyYAML is missing on this node, so its netplan files cannot be read: install it (`apt install python3-yaml`)."

@@ -67,13 +67,6 @@ def test_pair_a_is_resolved_on_both_nodes(tmp_path: Path, node: str, last: str, 
     assert recorded["speed_mbps"] == 200000
 
 
-@needs_shared
-def test_the_port_without_cable_of_pair_a_is_known_and_is_no_rail(tmp_path: Path) -> None:
-    result = run(from_pair(samples() / "pairA-f0f0" / "head", tmp_path).write())
-    dark = next(p for p in result["ports"] if p["netdev"] == "enp1s0f1np1")
-    assert (dark["state"], dark["linked"], dark["active_mtu"], dark["speed_mbps"], dark["cage"]) == ("DOWN", False, 1024, None, 1)
-
-
 def tree_of_gb10_1(root: Path, link: str = "gb10-1.rdma-link.txt") -> Tree:
     """gb10-1: rdma link in its text form, show_gids, 192.168.100.10 and .14 on the twins."""
     tree = spark(root, {"enp1s0f0np0": ["192.168.100.10/24"], "enP2p1s0f0np0": ["192.168.100.14/24"]}, mtu=1500)
@@ -167,13 +160,9 @@ def test_sysfs_port_attributes_of_a_real_card(tmp_path: Path) -> None:
 TABLES: dict[str, tuple[dict[int, tuple[str, str]], int | None]] = {
     "usual": (v4_gids("192.168.100.10"), 3),
     "moved to 4 and 5": (v4_gids("192.168.100.10", at=4) | {2: (V1, link_local(7)), 3: (V2, link_local(7))}, 5),
-    "v2 before v1": ({0: (V2, mapped("192.168.100.10")), 1: (V1, mapped("192.168.100.10"))}, 0),
-    "soft-RoCE order": ({0: (V2, link_local(1)), 1: (V2, mapped("192.168.100.10"))}, 1),
     "only v1": ({2: (V1, mapped("192.168.100.10"))}, None),
-    "another address first": (v4_gids("192.168.100.99", at=2) | v4_gids("192.168.100.10", at=4), 5),
     "stale address only": (v4_gids("192.168.100.99"), None),
     "twice": (v4_gids("192.168.100.10", at=2) | v4_gids("192.168.100.10", at=6), None),
-    "high index": ({7: (V2, mapped("192.168.100.10"))}, 7),
     "global IPv6 in between": (
         {0: (V1, link_local(1)), 1: (V2, link_local(1)), 2: (V2, "2001:0db8:0000:0000:0000:0000:0000:0001"), 3: (V2, mapped("192.168.100.10"))},
         3,
@@ -203,12 +192,6 @@ def test_gid_index_is_found_by_type_and_address(tmp_path: Path, case: str) -> No
             assert result["env"]["NCCL_IB_HCA"] == BOTH
 
 
-def test_a_gid_of_a_vlan_on_the_same_card_does_not_count(tmp_path: Path) -> None:
-    tree = spark(tmp_path, PAIR)
-    gid(tree, HCA0, 6, V2, mapped("192.168.100.10"), "enp1s0f0np0.100")
-    assert by_name(run(tree.write()))["enp1s0f0np0"]["gid_index"] == 3
-
-
 def test_rail_on_a_vlan_that_is_named_or_has_the_address(tmp_path: Path) -> None:
     tree = spark(tmp_path, {"enP2p1s0f0np0": ["192.168.101.10/24"]}, gids={"enp1s0f0np0": v4_gids(None)})
     tree.netdev("enp1s0f0np0.100", ["192.168.100.10/24"], mtu=9000, link="enp1s0f0np0", kind="vlan")
@@ -223,11 +206,10 @@ def test_rail_on_a_vlan_that_is_named_or_has_the_address(tmp_path: Path) -> None
         assert result["env"]["NCCL_SOCKET_IFNAME"] == "enp1s0f0np0.100"
 
 
-@pytest.mark.parametrize("order", [[0, 1, 2, 3], [2, 3, 0, 1], [3, 2, 1, 0], [2, 0, 3, 1]])
-def test_no_order_of_any_list_matters(tmp_path: Path, order: list[int]) -> None:
+def test_no_order_of_any_list_matters(tmp_path: Path) -> None:
     tree = spark(tmp_path, PAIR)
-    tree.rdma = [tree.rdma[i] for i in order]
-    tree.addr = tree.addr[:-4] + [tree.addr[-4:][i] for i in order]
+    tree.rdma.reverse()
+    tree.addr.reverse()
     result = run(tree.write())
     assert [r["netdev"] for r in result["rails"]] == ["enp1s0f0np0", "enP2p1s0f0np0"]
     assert result["env"]["NCCL_IB_HCA"] == BOTH
@@ -269,16 +251,14 @@ def test_missing_parts(tmp_path: Path, case: str) -> None:
     assert len(missing) == len(left_out)
 
 
-@pytest.mark.parametrize(
-    ("text", "words"), [('[{"ifname":"lo"},{"ifna', "is not understood (starts with '[{\"ifname"), ("", "lists nothing"), ("[{}]", "lists nothing")]
-)
-def test_output_of_ip_that_is_not_understood_is_reported_and_gives_no_index(tmp_path: Path, text: str, words: str) -> None:
+@pytest.mark.parametrize("text", ['[{"ifname":"lo"},{"ifna', "", "[{}]"])
+def test_output_of_ip_that_is_not_understood_is_reported_and_gives_no_index(tmp_path: Path, text: str) -> None:
     tree = spark(tmp_path, PAIR)
     root = tree.write()
     tree.file("cmd/ip-addr.json", text)
     result = run(root)
     assert [(rail["netdev"], rail["ipv4"], rail["gid_index"]) for rail in result["rails"]] == [(RAIL0, None, None), ("enP2p1s0f0np0", None, None)]
-    assert f"`ip -j -d addr` {words}" in next(found["message"] for found in result["problems"] if found["id"] == "unreadable")
+    assert f"`ip -j -d addr` is not understood (starts with {text!r})" in next(found["message"] for found in result["problems"] if found["id"] == "unreadable")
 
 
 def test_older_hotplug_interface(tmp_path: Path) -> None:
@@ -380,12 +360,6 @@ def test_the_only_addressed_interface_without_a_default_route(tmp_path: Path) ->
     assert run(tree.write())["management"]["interface"] is None
 
 
-def test_multipath_default_route(tmp_path: Path) -> None:
-    tree = spark(tmp_path, PAIR)
-    tree.routes = [{"dst": "default", "nexthops": [{"dev": "enP7s7", "gateway": "10.0.1.1"}, {"dev": "wlP9s9", "gateway": "10.9.0.1"}]}]
-    assert run(tree.write())["management"]["protected"] == ["enP7s7", "wlP9s9"]
-
-
 def test_container_without_rdma(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     tree.netdev("eth0", ["172.17.0.3/16"], kind="veth")
@@ -396,12 +370,6 @@ def test_container_without_rdma(tmp_path: Path) -> None:
     assert [(r["netdev"], r["hca"], r["ipv4"], r["state"]) for r in result["rails"]] == [("enp1s0f0np0", None, "192.168.100.10", "ACTIVE")]
     assert result["env"] == dict.fromkeys(SOCKETS, RAIL0)
     assert set(ids(result)) == {"no_rdma"}
-
-
-# --- labs ------------------------------------------------------------------------------------------------------------------------
-
-
-# --- captured trees with links ---------------------------------------------------------------------------------------------------
 
 
 def test_unreadable_files_are_named(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric import netplan
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import Device, RailConfig
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric import netplan, netplan_files
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import RailConfig
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan_files import OWN_PATH, Device, parse_yaml, read_files
 from shared_samples import needs_shared, samples
 
 P0, P2 = "enp1s0f0np0", "enP2p1s0f0np0"
@@ -18,7 +19,7 @@ RAILS = [RailConfig(P0, "192.168.100.10/24", 9000), RailConfig(P2, "192.168.101.
 
 
 def foreign(files: dict[str, str]) -> list[dict[str, Any]]:
-    return [item.as_dict() for item in netplan.foreign_files(netplan.read_files(files, DEVICES))]
+    return [item.as_dict() for item in netplan_files.foreign_files(read_files(files, DEVICES))]
 
 
 def ethernets(body: str) -> str:
@@ -71,7 +72,7 @@ def test_keyfiles_and_networkd_files_count() -> None:
 
 def test_our_own_file_is_not_foreign_and_neither_is_a_hidden_one() -> None:
     own = netplan.render(RAILS, "networkd")
-    assert foreign({netplan.OWN_PATH: own}) == []
+    assert foreign({OWN_PATH: own}) == []
     assert foreign({"etc/netplan/61-renamed.yaml": own}) == []
     text = ethernets(f"    {P0}:\n      mtu: 9000\n")
     found = foreign({"lib/netplan/70-x.yaml": text, "etc/netplan/70-x.yaml": "network: {version: 2}\n"})
@@ -95,17 +96,42 @@ def test_the_last_global_renderer_counts() -> None:
     files = {
         "etc/netplan/01-a.yaml": "network: {renderer: networkd}\n",
         "etc/netplan/02-b.yaml": "network: {renderer: NetworkManager}\n",
-        netplan.OWN_PATH: netplan.render(RAILS, "networkd"),
+        OWN_PATH: netplan.render(RAILS, "networkd"),
     }
-    assert netplan.default_renderer(netplan.read_files(files, DEVICES)) == "NetworkManager"
-    assert netplan.default_renderer([]) is None
+    assert netplan_files.default_renderer(read_files(files, DEVICES)) == "NetworkManager"
+    assert netplan_files.default_renderer([]) is None
+
+
+def test_yaml_stays_text_and_what_hides_a_part_of_it_is_refused_with_its_line() -> None:
+    text = f"---\n# x\na:\n  {P0}:\n    mac: 11:22:33:44:55:66 # y\n    mtu: 010\n    addresses: [1.2.3.4/24,\n      '1.2.3.5/24']\n  b:\n"
+    assert parse_yaml(text) == {"a": {P0: {"mac": "11:22:33:44:55:66", "mtu": "010", "addresses": ["1.2.3.4/24", "1.2.3.5/24"]}, "b": ""}}
+    assert (parse_yaml(""), parse_yaml("# nothing\n"), parse_yaml("a: {}\n")) == (None, None, {"a": {}})
+    for broken in (
+        "a:\n\tb: 2\n",
+        "a: [1, 2\n",
+        "a: 1\na: 2\n",
+        "a: {b: 1, b: 2}\n",
+        "a: &x {b: 1}\n",
+        "a: !!str b\n",
+        "a: 1\n---\nb: 2\n",
+        "? [a]\n: 1\n",
+        "a: \x07\n",
+    ):
+        with pytest.raises(ValueError, match=r"^line \d+: \w"):
+            parse_yaml(broken)
+
+
+def test_without_pyyaml_a_file_configures_every_rail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(netplan_files, "yaml", None)
+    found = foreign({"etc/netplan/01-all.yaml": ethernets("    all: {match: {name: 'en*'}}\n")})
+    assert (found[0]["interfaces"], found[0]["error"]) == ([P0, P2], "PyYAML is missing on this node: `apt install python3-yaml`")
 
 
 # --- the plan ----------------------------------------------------------------------------------------------------------------------
 
 
 def plan(files: dict[str, str], policy: str = "refuse") -> netplan.Plan:
-    return netplan.plan(RAILS, netplan.read_files(files, DEVICES), policy, "networkd")
+    return netplan.plan(RAILS, read_files(files, DEVICES), policy, "networkd")
 
 
 def test_without_foreign_files_our_file_is_written() -> None:
@@ -124,7 +150,7 @@ def test_without_foreign_files_our_file_is_written() -> None:
         "addresses": ["192.168.100.10/24"],
     }
     assert "renderer" not in data["network"]
-    assert (result.text or "").startswith(netplan.MARKER)
+    assert (result.text or "").startswith(netplan_files.MARKER)
 
 
 THEIRS = {"etc/netplan/40-cx7.yaml": ethernets(f"    {P0}:\n      dhcp4: no\n      addresses: [192.168.200.12/24]\n")}
@@ -134,23 +160,10 @@ GOOD = ethernets(f"    {P0}:\n      mtu: 9000\n      addresses: [192.168.100.10/
 @pytest.mark.parametrize("body", [f"  vlans:\n    fab0: {{id: 7, link: {P0}, ", f"  bonds:\n    fab0: {{interfaces: [{P0}], "])
 def test_adopt_keeps_the_file_of_a_named_vlan_or_bond(body: str) -> None:
     files = {"etc/netplan/40-x.yaml": f"network:\n{body}mtu: 9000, addresses: [192.168.100.10/24]}}\n"}
-    read = netplan.read_files(files, [Device("fab0")])
+    read = read_files(files, [Device("fab0")])
     rails = [RailConfig("fab0", "192.168.100.10/24", 9000)]
     assert netplan.plan(rails, read, "adopt", "networkd") == netplan.Plan()
     assert "/etc/netplan/40-x.yaml configures fab0: 192.168.100.10/24" in netplan.plan(rails, read, "refuse", "networkd").refusals[0]
-
-
-def test_adopt_reports_the_differences() -> None:
-    result = plan({"etc/netplan/40-cx7.yaml": GOOD.replace("mtu: 9000", "dhcp4: true")}, "adopt")
-    assert result.refusals == ()
-    assert any("sets MTU (none) on enp1s0f0np0, expected 9000" in line for line in result.differences)
-    assert any("DHCP" in line for line in result.differences)
-
-
-def test_adopt_refuses_what_it_cannot_read() -> None:
-    broken = plan({"etc/netplan/40-cx7.yaml": f"network:\n\t{P0}:\n"}, "adopt")
-    assert "not understood" in broken.refusals[0]
-    assert broken.text is None
 
 
 def test_adopt_writes_the_rail_that_no_other_file_configures() -> None:
@@ -167,23 +180,15 @@ def test_replace_moves_their_files_and_writes_ours() -> None:
     assert result.text == netplan.render(RAILS, "networkd")
 
 
-def test_replace_never_takes_away_a_file_that_also_configures_something_else() -> None:
+def test_replace_moves_no_file_that_also_configures_something_else() -> None:
     shared = ethernets(f"    enP7s7:\n      dhcp4: true\n    {P0}:\n      mtu: 9000\n")
     result = plan({"etc/netplan/50-cloud-init.yaml": shared}, "replace")
     assert "also configures enP7s7" in result.refusals[0]
     assert result.moves == ()
     assert plan({"run/netplan/70-x.yaml": GOOD}, "replace").refusals
-
-
-# --- refusals ----------------------------------------------------------------------------------------------------------------------
-
-OTHERS = {"enP7s7": ["10.0.1.60/24", "2001:db8::1/64"], "docker0": ["172.17.0.1/16"]}
-
-
-def test_refuses_two_rails_of_one_interface() -> None:
-    """Two names of it: test_roce_netplan.py has one name twice, and the other refusals."""
-    [found] = netplan.validate_rails([RAILS[0], RailConfig(P0, "192.168.101.10/24", 9000)], ["enP7s7"], ["enP7s7", P0, P2], OTHERS)
-    assert "for two rails" in found
+    theirs = {"etc/netplan/40-cx7.yaml": GOOD.replace("  ethernets", "  renderer: NetworkManager\n  ethernets")}
+    assert "sets the renderer of the other interfaces (NetworkManager)" in plan(theirs, "replace").refusals[0]
+    assert plan(theirs | {"etc/netplan/01-network-manager-all.yaml": "network: {renderer: NetworkManager}\n"}, "replace").moves == tuple(theirs)
 
 
 # --- sysctl ------------------------------------------------------------------------------------------------------------------------
@@ -192,7 +197,7 @@ def test_refuses_two_rails_of_one_interface() -> None:
 def test_sysctl_lines_use_slashes_so_that_a_vlan_name_is_safe() -> None:
     text = netplan.render_sysctl(["enp1s0f0np0.100"], ipv6=False)
     assert text.splitlines() == [
-        netplan.MARKER,
+        netplan_files.MARKER,
         "-net/ipv4/conf/enp1s0f0np0.100/arp_ignore = 1",
         "-net/ipv4/conf/enp1s0f0np0.100/arp_announce = 2",
         "-net/ipv6/conf/enp1s0f0np0.100/disable_ipv6 = 1",
