@@ -30,7 +30,7 @@ options:
     description:
       - The role whose settings these are.
     type: str
-    choices: [gpu]
+    choices: [gpu, readahead]
     required: true
   state:
     description:
@@ -75,11 +75,19 @@ shown:
   sample: ["nvidia-smi is not installed on this node: neither persistence mode nor clocks were changed"]
 """
 
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._host.changes import run_module
-from ansible_collections.gb10.cluster.plugins.module_utils._host.gpu_clocks import GpuClocks
+from collections.abc import Mapping
+from typing import Any, Callable
 
-ROLES = {"gpu": GpuClocks}
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gb10.cluster.plugins.module_utils._host.changes import Editor, run_module
+from ansible_collections.gb10.cluster.plugins.module_utils._host.gpu_clocks import GpuClocks
+from ansible_collections.gb10.cluster.plugins.module_utils._host.memory import UmaError
+from ansible_collections.gb10.cluster.plugins.module_utils._host.readahead_node import Readahead
+
+ROLES: dict[str, Callable[[Editor, str, Mapping[str, Any]], dict[str, Any]]] = {
+    "gpu": lambda edit, state, settings: GpuClocks(edit, state, settings).run(),
+    "readahead": lambda edit, state, settings: Readahead(edit).run(state, settings),
+}
 
 
 def main() -> None:
@@ -94,7 +102,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     params = module.params
-    run_module(module, lambda edit: ROLES[params["role"]](edit, params["state"], params["settings"]).run())
+    run_module(module, lambda edit: ROLES[params["role"]](edit, params["state"], params["settings"]), UmaError)
 
 
 if __name__ == "__main__":
