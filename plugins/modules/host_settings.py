@@ -30,7 +30,7 @@ options:
     description:
       - The role whose settings these are.
     type: str
-    choices: [gpu, readahead]
+    choices: [gpu, readahead, sysctl]
     required: true
   state:
     description:
@@ -72,7 +72,32 @@ shown:
   returned: always
   type: list
   elements: str
-  sample: ["nvidia-smi is not installed on this node: neither persistence mode nor clocks were changed"]
+  sample:
+    - >-
+      vm.min_free_kbytes 3145728 (for a 121 GiB node) costs 4.11 GiB of MemAvailable; vLLM from PR 35356 on (MemAvailable) starts up to
+      gpu_memory_utilization 0.89, older images (MemFree) up to 0.93; swap is off
+kho:
+  description:
+    - What C(kho=off) needs. V(write) or V(remove) V(file), and update V(menu) if one of them changes something, or if it is V(stale).
+    - V(message) has what the running kernel shows, and V(reboot_required) whether the next boot changes that.
+  returned: with the role sysctl
+  type: dict
+  sample:
+    file: /etc/default/grub.d/60-gb10-cluster.cfg
+    menu: /boot/grub/grub.cfg
+    write: true
+    remove: false
+    stale: false
+    reboot_required: false
+    message: >-
+      kho=off is on the kernel command line, and KHO keeps no memory: CmaFree 0 of CmaTotal 0 kB, MemFree 114.0 GiB; before: CmaFree 940604 of
+      CmaTotal 0 kB, MemFree 88.0 GiB
+packages:
+  description: Packages that the out-of-memory policy needs and that are missing. Install them and call the module again.
+  returned: with the role sysctl
+  type: list
+  elements: str
+  sample: []
 """
 
 from collections.abc import Mapping
@@ -83,10 +108,12 @@ from ansible_collections.gb10.cluster.plugins.module_utils._host.changes import 
 from ansible_collections.gb10.cluster.plugins.module_utils._host.gpu_clocks import GpuClocks
 from ansible_collections.gb10.cluster.plugins.module_utils._host.memory import UmaError
 from ansible_collections.gb10.cluster.plugins.module_utils._host.readahead_node import Readahead
+from ansible_collections.gb10.cluster.plugins.module_utils._host.tuning import MemoryPolicy
 
 ROLES: dict[str, Callable[[Editor, str, Mapping[str, Any]], dict[str, Any]]] = {
     "gpu": lambda edit, state, settings: GpuClocks(edit, state, settings).run(),
     "readahead": lambda edit, state, settings: Readahead(edit).run(state, settings),
+    "sysctl": lambda edit, state, settings: MemoryPolicy(edit, state, settings).run(),
 }
 
 

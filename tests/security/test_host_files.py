@@ -22,7 +22,7 @@ def test_accepts_a_sysctl_key(key: str) -> None:
 
 def test_a_sysctl_value_stays_on_one_line() -> None:
     text = sysctl.render(sysctl.desired({}, "leave", "keep", {"vm.x": "0\nkernel.core_pattern = |/x"}))
-    assert text.splitlines()[1:] == ["vm.x = 0 kernel.core_pattern = |/x"]
+    assert (text or "").splitlines()[1:] == ["vm.x = 0 kernel.core_pattern = |/x"]
 
 
 NAMES = ['x", RUN+="/x', "sda;reboot", "$(id)", "a b", "a\nb", "%k", "a/../b", "é"]
