@@ -1,13 +1,14 @@
 #!/bin/sh
 # A STUB of nvidia-smi for the molecule scenario gpu. It keeps what it was asked to set in a folder, as the driver does until a reboot. No GPU is involved.
-state=/run/gb10-stub-nvidia-smi
+state=${GB10_STUB_STATE:-/run/gb10-stub-nvidia-smi}
 mkdir -p "$state"
 cap=$(cat "$state/cap" 2>/dev/null || echo 3003)
 mode=$(cat "$state/mode" 2>/dev/null || echo Disabled)
 bus=0000000F:01:00.0
+[ ! -e "$state/reply$1" ] || exec sh "$state/reply$1" "$@"  # what a test of the role has the driver answer
 case $1 in
   --query-gpu=index,persistence_mode,clocks.sm,clocks.max.sm) echo "0, $mode, $cap, 3003" ;;
-  --query-supported-clocks=graphics) echo "[N/A]" ;;
+  --query-gpu=persistence_mode) echo "$mode" ;;
   -pm) [ "$2" = 1 ] && echo Enabled >"$state/mode" || echo Disabled >"$state/mode"
     echo "$(cat "$state/mode") persistence mode for GPU $bus." ;;
   -lgc) echo "${2#*,}" >"$state/cap"

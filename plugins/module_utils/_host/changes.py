@@ -82,14 +82,14 @@ class Editor:
             self.node.apply(change)
         return True
 
-    def write_live(self, title: str, values: Mapping[str, str], live: Mapping[str, str], path_of: Callable[[str], str], unit: str = "") -> None:
+    def write_live(self, title: str, values: Mapping[str, str], live: Mapping[str, str], path_of: Callable[[str], str]) -> None:
         """Write the values (name to value) that differ from `live` to the kernel files that `path_of` names."""
         writes = {name: value for name, value in values.items() if live.get(name) != value}
         if not writes:
             return
         before = {name: live.get(name, "not set") for name in writes}
-        old, new = ("".join(f"{name} = {value}{unit}\n" for name, value in side.items()) for side in (before, writes))
-        self.changes.live(title, old, new, (f"{name}: {before[name]} -> {value}{unit}" for name, value in writes.items()))
+        old, new = ("".join(f"{name} = {value}\n" for name, value in side.items()) for side in (before, writes))
+        self.changes.live(title, old, new, (f"{name}: {before[name]} -> {value}" for name, value in writes.items()))
         if self.check_mode:
             return
         for name, value in writes.items():
@@ -97,7 +97,7 @@ class Editor:
                 self.node.write_live(path_of(name), f"{value}\n")
             except OSError as error:
                 raise HostError(
-                    f"The kernel refuses {value}{unit} for {name} ({error.strerror} on {path_of(name)}). Correct the value, or check whether the file "
+                    f"The kernel refuses {value} for {name} ({error.strerror} on {path_of(name)}). Correct the value, or check whether the file "
                     "system is read-only."
                 ) from error
 

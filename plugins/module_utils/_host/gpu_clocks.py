@@ -1,10 +1,10 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE. Persistence mode and a cap on the clocks of a node's GPUs: a unit that sets both when it starts and gives both back when it stops.
+"""PRIVATE. Persistence mode and a cap on the clocks of a node's GPUs: a unit sets both when it starts, and gives both back when it stops.
 
-A GB10 has no power limit (`nvidia-smi -pl` is not supported): its clocks are what can be limited. nvidia-smi does not report a cap. So its replies
-and the SM clock afterwards are checked, and the unit, which is active since a start that has succeeded, stands for this boot.
+The unit is a template of the role gpu. nvidia-smi does not report a cap: the SM clock is compared with it, and the unit, which is active since a
+start that the driver has accepted, stands for this boot.
 """
 
 from __future__ import annotations
@@ -15,17 +15,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._host.changes import Editor
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import HostError
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import MARKER, FileChange, HostError
 
 UNIT = "gb10-gpu-clocks.service"
 PATH = f"/etc/systemd/system/{UNIT}"
-MARKER = "# Managed by gb10.cluster: gpu_clocks"
 QUERY = ("--query-gpu=index,persistence_mode,clocks.sm,clocks.max.sm", "--format=csv,noheader,nounits")
-SUPPORTED = ("--query-supported-clocks=graphics", "--format=csv,noheader,nounits")
 STEP_MHZ = 15  # the driver rounds a cap to a step of the GPU
-READS, READ_PAUSE = 10, 0.5
-REFUSED = re.compile(r"not supported|insufficient permissions|unable to|unknown error", re.IGNORECASE)  # nvidia-smi can exit with 0 after these
-WAS_DISABLED = "ExecStop=nvidia-smi -pm 0\n"
+READS, READ_PAUSE = 10, 0.5  # a clock falls within some seconds
 
 
 class Gpu(NamedTuple):
@@ -35,10 +31,6 @@ class Gpu(NamedTuple):
     persistence: str
     sm_mhz: int | None
     max_mhz: int | None
-
-    def above(self, cap: int | None) -> bool:
-        """Return whether its clock is above a cap."""
-        return cap is not None and self.sm_mhz is not None and self.sm_mhz > cap + STEP_MHZ
 
 
 def _whole(field: str) -> int | None:
@@ -51,143 +43,104 @@ def parse_gpus(text: str) -> list[Gpu]:
     return [Gpu(row[0], row[1], _whole(row[2]), _whole(row[3])) for row in rows if len(row) == 4 and _whole(row[0]) is not None]
 
 
-def commands(persistence: bool, cap: int | None) -> list[str]:
-    """Return the words of nvidia-smi that set both."""
-    return [*(["-pm 1"] if persistence else []), *([f"-lgc 0,{cap}"] if cap else [])]
-
-
-def render_unit(persistence: bool, cap: int | None, was_disabled: bool) -> str:
-    """Return the unit; empty if there is nothing to set. `was_disabled`: the persistence mode before the first run."""
-    starts = "".join(f"ExecStart=nvidia-smi {words}\n" for words in commands(persistence, cap))
-    stops = ("ExecStop=nvidia-smi -rgc\n" if cap else "") + (WAS_DISABLED if persistence and was_disabled else "")
-    return starts and (
-        f"{MARKER}\n[Unit]\nDescription=gb10.cluster: persistence mode and clock cap of the GPU\n"
-        "After=nvidia-persistenced.service\nBefore=gb10-agent.service\n\n"
-        f"[Service]\nType=oneshot\nRemainAfterExit=yes\nTimeoutStartSec=60\nTimeoutStopSec=20\n{starts}{stops}\n[Install]\nWantedBy=multi-user.target\n"
-    )
-
-
-def commands_of(unit: str, when: str) -> list[str]:
-    """Return the words of nvidia-smi that a unit runs at its `Start` or `Stop`."""
-    return re.findall(rf"(?m)^Exec{when}=nvidia-smi (.+)$", unit)
-
-
 class GpuClocks:
     """The GPUs of one node. All methods raise HostError and OSError."""
 
-    def __init__(self, edit: Editor, params: Mapping[str, Any], pause: Callable[[float], None] = time.sleep) -> None:
-        """Start without a change; `params` are the options of the module gpu_clocks."""
+    def __init__(self, edit: Editor, state: str, settings: Mapping[str, Any], pause: Callable[[float], None] = time.sleep) -> None:
+        """Start without a change. `settings` has `unit`, empty if nothing is set, `persistence_mode` and `max_clock_mhz`."""
         self.edit = edit
         self.node = edit.node
-        self.params = params
+        self.state = state
+        self.unit = str(settings.get("unit") or "").rstrip("\n") + "\n"
+        self.persistence = bool(settings.get("persistence_mode"))
+        self.cap = int(settings.get("max_clock_mhz") or 0)
         self.pause = pause
-        self.notes: list[str] = []
-
-    def smi(self, *words: str) -> tuple[int, str]:
-        """Run nvidia-smi, which can hang with its driver, for 20 s at most."""
-        rc, out, err = self.node.run(["timeout", "20", "nvidia-smi", *words])
-        return rc, out if out.strip() else err
 
     def gpus(self) -> list[Gpu]:
-        """Return the GPUs; empty without nvidia-smi."""
-        rc, out = self.smi(*QUERY)
+        """Return the GPUs; empty without nvidia-smi, which can hang with its driver."""
+        rc, out, err = self.node.run(["timeout", "20", "nvidia-smi", *QUERY])
         found = parse_gpus(out)
         if rc != 127 and (rc != 0 or not found):
-            why = "did not answer within 20 s" if rc == 124 else f"exited with {rc}: {_last(out)}"
+            last = next((line.strip()[:200] for line in reversed((out if out.strip() else err).splitlines()) if line.strip()), "no output")
+            why = "did not answer within 20 s" if rc == 124 else f"exited with {rc}: {last}"
             raise HostError(f"nvidia-smi {why}. Run `nvidia-smi` and `journalctl -k -g NVRM` on the node. Nothing was changed.")
         return found if rc != 127 else []
 
-    def check_cap(self, cap: int, gpus: Sequence[Gpu]) -> None:
-        """Refuse a cap that the GPUs do not support, as far as the driver reports it."""
-        rc, out = self.smi(*SUPPORTED)
-        clocks = [clock for clock in map(_whole, map(str.strip, out.splitlines())) if clock is not None] if rc == 0 else []
-        low, high = min(clocks, default=0), min((gpu.max_mhz for gpu in gpus if gpu.max_mhz is not None), default=max(clocks, default=None))
-        if cap < low or (high is not None and cap > high):
-            raise HostError(f"gpu_max_clock_mhz is {cap}. This GPU supports {low} to {high} MHz. Choose a value in this range. Nothing was changed.")
+    def differs(self, gpus: Sequence[Gpu]) -> str:
+        """Return how the driver differs from the settings; empty if it does not."""
+        for gpu in gpus:
+            if self.persistence and gpu.persistence == "Disabled":
+                return f"GPU {gpu.number} reports persistence mode Disabled after `nvidia-smi -pm 1`. Look at `journalctl -u nvidia-persistenced`."
+            if self.cap and gpu.sm_mhz is not None and gpu.sm_mhz > self.cap + STEP_MHZ:
+                remedy = "Choose another value, or update the driver."
+                return f"GPU {gpu.number} runs at {gpu.sm_mhz} MHz after `nvidia-smi -lgc 0,{self.cap}`: the cap has no effect. {remedy}"
+        return ""
 
-    def verify(self, cap: int | None, persistence: bool) -> None:
-        """Read back what was set. A clock falls within some seconds."""
-        for read in range(1, READS + 1):
-            gpus = self.gpus()
-            off = [gpu for gpu in gpus if persistence and gpu.persistence == "Disabled"]
-            fast = [gpu for gpu in gpus if gpu.above(cap)]
-            if not off and not fast:
+    def systemctl(self, *words: str) -> bool:
+        """Run systemctl, and return whether it succeeds."""
+        return self.node.run(["systemctl", *words])[0] == 0
+
+    def install(self, text: str | None) -> str:
+        """Replace the unit, and return why it does not start; empty if it does. The earlier one gives back first what it has set."""
+        before = self.node.read(PATH)
+        if before is not None:
+            self.systemctl("stop", UNIT)
+        if before != text:
+            if text is None:
+                self.systemctl("disable", "--no-reload", UNIT)
+                self.systemctl("reset-failed", UNIT)
+            self.node.apply(FileChange(PATH, before, text))
+            self.edit.command("systemctl", "daemon-reload")
+        if text is None or (self.systemctl("enable", "--no-reload", UNIT) and self.systemctl("start", UNIT)):
+            return ""
+        _rc, out, _err = self.node.run(["journalctl", "--unit", UNIT, "--lines", "10", "--output", "cat", "--identifier", "sh"])
+        return f"The driver refuses it: {' '.join(out.split())[:400]} See `journalctl -u {UNIT}`. Change the option, or update the driver."
+
+    def verify(self) -> str:
+        """Read back until the driver is as the settings want it; return how it differs at the end, empty if it does not."""
+        wrong = ""
+        for _read in range(READS):
+            wrong = self.differs(self.gpus())
+            if not wrong:
                 break
-            if read < READS:
-                self.pause(READ_PAUSE)
-        if off:
-            raise HostError(f"GPU {off[0].number} reports persistence mode Disabled after `nvidia-smi -pm 1`. Look at `journalctl -u nvidia-persistenced`.")
-        if fast:
-            raise HostError(
-                f"GPU {fast[0].number} runs at {fast[0].sm_mhz} MHz after `nvidia-smi -lgc 0,{cap}`: the cap has no effect. Choose another value,"
-                " or update the driver."
-            )
-
-    def active(self) -> bool:
-        """Return whether the unit is active and starts at boot."""
-        return all(self.node.run(["systemctl", question, "--quiet", UNIT])[0] == 0 for question in ("is-active", "is-enabled"))
+            self.pause(READ_PAUSE)
+        return wrong
 
     def present(self, gpus: Sequence[Gpu]) -> None:
-        """Set both, read them back, then write the unit. If the driver refuses one, all is as before."""
-        cap, persistence, old = self.params["max_clock_mhz"], self.params["persistence_mode"], self.node.read(PATH) or ""
-        disabled = any(gpu.persistence == "Disabled" for gpu in gpus)
-        text = render_unit(persistence, cap, WAS_DISABLED in old or (disabled and not old))
-        if not text:
-            self.absent()
-            return
+        """Set both, and read them back. If the driver refuses one, all is as before."""
         self.edit.require_own(PATH, MARKER)
-        if cap:
-            self.check_cap(cap, gpus)
-            self.notes += ["The driver does not report the SM clock, so the cap was not read back"] if any(gpu.sm_mhz is None for gpu in gpus) else []
-        if old == text and self.active() and not (persistence and disabled) and not any(gpu.above(cap) for gpu in gpus):
+        old, highest = self.node.read(PATH), min((gpu.max_mhz for gpu in gpus if gpu.max_mhz is not None), default=self.cap)
+        if self.cap > highest:
+            raise HostError(f"gpu_max_clock_mhz is {self.cap}. This GPU supports at most {highest} MHz. Choose such a value. Nothing was changed.")
+        runs = all(self.systemctl(question, "--quiet", UNIT) for question in ("is-active", "is-enabled"))
+        if old == self.unit and runs and not self.differs(gpus):
             return
-        try:
-            for words in commands_of(old, "Stop") if old != text else ():
-                self.ask(words)
-            for words in commands(persistence, cap):
-                self.edit.changes.step(f"nvidia-smi {words}")
-                self.ask(words)
-            if not self.edit.check_mode:
-                self.verify(cap, persistence)
-        except HostError:
-            for words in [*commands_of(text, "Stop"), *commands_of(old, "Start")]:
-                self.smi(*words.split())
-            raise
-        if self.edit.write(PATH, text, f"{PATH} written"):
-            self.edit.command("systemctl", "daemon-reload")
-        self.edit.command("systemctl", "enable", "--no-reload", UNIT)
-        self.edit.step(f"{UNIT} enabled and started", "systemctl", "restart", UNIT)
-
-    def ask(self, words: str) -> None:
-        """Run a command of the unit, which has no reply: nvidia-smi can refuse it and exit with 0."""
-        rc, out = (0, "") if self.edit.check_mode else self.smi(*words.split())
-        if rc != 0 or REFUSED.search(out):
-            raise HostError(f"The driver refuses `nvidia-smi {words}` (exit code {rc}): {_refusal(out)}. Change the option, or update the driver.")
+        if old != self.unit:
+            self.edit.changes.file(FileChange(PATH, old, self.unit), f"{PATH} written")
+        self.edit.step(f"{UNIT} enabled and started")
+        problem = "" if self.edit.check_mode else self.install(self.unit) or self.verify()
+        if problem:
+            self.install(old)
+            raise HostError(problem)
 
     def absent(self) -> None:
         """Stop the unit, which gives back what it has set, and remove it."""
-        if MARKER in (self.node.read(PATH) or ""):
-            self.edit.step(f"{UNIT} stopped and disabled", "systemctl", "disable", "--now", UNIT)
-            self.edit.remove_own(PATH, MARKER)
-            self.edit.command("systemctl", "daemon-reload")
+        old = self.node.read(PATH)
+        if MARKER in (old or ""):
+            self.edit.step(f"{UNIT} stopped and disabled")
+            self.edit.changes.file(FileChange(PATH, old, None), f"{PATH} removed")
+            if not self.edit.check_mode:
+                self.install(None)
 
     def run(self) -> dict[str, Any]:
-        """Apply the option `state`, and return the module's result."""
-        if self.params["state"] == "absent":
-            self.absent()
+        """Apply the state, and return the module's result."""
+        gpus, notes = self.gpus() if self.state == "present" else [], []
+        if gpus and self.unit.strip():
+            self.present(gpus)
+            if self.cap and any(gpu.sm_mhz is None for gpu in gpus):
+                notes = ["The driver does not report the SM clock, so the cap was not read back"]
+        elif self.state == "present" and not gpus:
+            notes = ["nvidia-smi is not installed on this node: neither persistence mode nor clocks were changed"]
         else:
-            gpus = self.gpus()
-            if gpus:
-                self.present(gpus)
-            else:
-                self.notes.append("nvidia-smi is not installed on this node: neither persistence mode nor clocks were changed")
-        return {**self.edit.changes.result(), "shown": self.notes}
-
-
-def _last(text: str) -> str:
-    return next((line.strip()[:200] for line in reversed(text.splitlines()) if line.strip()), "no output")
-
-
-def _refusal(text: str) -> str:
-    """Return the line that has the reason: after some of them nvidia-smi continues, and its last line is `All done.`"""
-    return next((line.strip()[:200].rstrip(".") for line in text.splitlines() if REFUSED.search(line)), _last(text).rstrip("."))
+            self.absent()
+        return {**self.edit.changes.result(), "shown": notes}

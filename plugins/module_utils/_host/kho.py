@@ -12,8 +12,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ansible_collections.gb10.cluster.plugins.module_utils._host import memory, sysctl
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import RECORDS, HostError, Node
+from ansible_collections.gb10.cluster.plugins.module_utils._host import memory
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import MARKER, RECORDS, HostError, Node
 
 FILE = "/etc/default/grub.d/60-gb10-cluster.cfg"
 MENU = "/boot/grub/grub.cfg"
@@ -45,7 +45,7 @@ def read(node: Node) -> Boot:
     menu = node.read(MENU) if node.exists(PROGRAM) else None
     return Boot(
         "kho=off" in (node.read("/proc/cmdline") or "").split(),
-        sysctl.MARKER in (node.read(FILE) or ""),
+        MARKER in (node.read(FILE) or ""),
         other,
         None if menu is None else re.search(rf"(?m)^\s*linux\b.*{_WORD}", menu) is not None,
         (node.read("/sys/kernel/kexec_crash_size") or "0").strip(),

@@ -23,6 +23,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._common import bounde
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
 
 RECORDS = "/var/lib/gb10-cluster"
+MARKER = "# Managed by gb10.cluster"  # the beginning of each file that a role of this collection owns
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 Runner = Callable[[Sequence[str]], tuple[int, str, str]]

@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE. Read-ahead: the block devices of a path or a class, the udev rule, the commands of the load phase. Pure.
+"""PRIVATE. Read-ahead: classes of block devices, the udev rule, the commands of the load phase. Pure.
 
 Read-ahead is KiB, as in /sys/block/*/queue/read_ahead_kb (`blockdev --setra` counts sectors of half a KiB). A file system uses the value of
 its own device, so all devices of a chain are set: the mapper, the array, the disks below.
@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._host import page_cache_guard
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import HostError
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import MARKER, HostError
 
 RULE = "/etc/udev/rules.d/61-gb10-readahead.rules"
-MARKER = "# Managed by gb10.cluster (role readahead)"
-HEADER = f"{MARKER}. Set readahead_state: absent to remove this file."
+HEADER = f"{MARKER} (role readahead). Set readahead_state: absent to remove this file."
 RESTORE_UNIT = "gb10-readahead-restore"
 GUARD_UNIT = "gb10-page-cache-guard"
 GUARD_RECEIPT = "/var/lib/gb10-cluster/page-cache-guard.json"
@@ -31,65 +29,6 @@ CLASSES = {
 }
 UDEV_NAMES = {"nvme": "nvme[0-9]*n[0-9]*", "sd": "sd*[!0-9]", "virtio": "vd*[!0-9]", "md": "md*", "dm": "dm-*"}
 HIGHEST_KB = 65536
-
-
-class Block(NamedTuple):
-    """One block device of /sys/class/block. `disk` is the whole disk of a partition, else its own name; `kb` its read-ahead."""
-
-    name: str
-    disk: str
-    slaves: tuple[str, ...]
-    kb: int | None
-    mapper: str = ""
-
-
-def chain(start: str, blocks: Mapping[str, Block]) -> list[str]:
-    """Return the device and all devices below it, and for a partition its disk."""
-    found: list[str] = []
-    todo = [start]
-    while todo:
-        name = todo.pop(0)
-        block = blocks.get(name)
-        if block is None:
-            continue
-        if block.disk != name:
-            todo.append(block.disk)
-            continue
-        if name not in found:
-            found.append(name)
-            todo.extend(block.slaves)
-    return found
-
-
-def select(
-    blocks: Mapping[str, Block], classes: Sequence[str], mounts: Mapping[str, tuple[str | None, str]], names: Sequence[str]
-) -> tuple[list[str], list[str]]:
-    """Return the devices of classes, paths and names, sorted, and one note per path without a device. Raises HostError.
-
-    `mounts` maps each path to the device of its file system (None: it has none) and a description of the file system.
-    """
-    wanted: set[str] = set()
-    notes: list[str] = []
-    unknown = sorted(set(classes) - set(CLASSES))
-    if unknown:
-        raise HostError(f"readahead_classes has {', '.join(unknown)}, expected {', '.join(CLASSES)}.")
-    for name in classes:
-        wanted.update(block for block in blocks if re.fullmatch(CLASSES[name], block) and blocks[block].disk == block)
-    for path, (device, kind) in mounts.items():
-        below = chain(device, blocks) if device else []
-        if not below:
-            notes.append(f"{path} is on {kind}, which does not have a read-ahead of its own")
-        wanted.update(below)
-    missing = sorted(set(names) - set(blocks))
-    if missing:
-        raise HostError(f"readahead_devices has {', '.join(missing)}, which is not in /sys/class/block. lsblk lists the names.")
-    for name in names:
-        wanted.update(chain(name, blocks))
-    devices = sorted(name for name in wanted if blocks[name].kb is not None)
-    if not devices:
-        options = ", ".join([*classes, *mounts, *names]) or "an empty list"
-        raise HostError(f"No block device with a read-ahead matches {options}. Set readahead_devices to the disk of the model store (see lsblk).")
-    return devices, notes
 
 
 def check_kb(value: int, name: str, page_kb: int) -> int:
@@ -106,20 +45,15 @@ def check_name(name: str) -> str:
     return name
 
 
-def render_rule(devices: Sequence[str], classes: Sequence[str], blocks: Mapping[str, Block], kb: int) -> str:
+def render_rule(devices: Sequence[str], classes: Sequence[str], mappers: Mapping[str, str], kb: int) -> str:
     """Return the udev rule: by class where a class covers a device, by mapper name for dm, else by kernel name."""
-    for name in (*devices, *(blocks[device].mapper for device in devices)):
-        check_name(name)
-    lines = [HEADER]
     head = 'ACTION=="add|change", SUBSYSTEM=="block", ENV{DEVTYPE}=="disk"'
-    lines.extend(f'{head}, KERNEL=="{UDEV_NAMES[name]}", ATTR{{queue/read_ahead_kb}}="{kb}"' for name in classes)
+    matches = [f'KERNEL=="{UDEV_NAMES[name]}"' for name in classes]
     for device in devices:
-        if any(re.fullmatch(CLASSES[name], device) for name in classes):
-            continue
-        mapper = blocks[device].mapper
-        match = f'ATTR{{dm/name}}=="{mapper}"' if mapper else f'KERNEL=="{device}"'
-        lines.append(f'{head}, {match}, ATTR{{queue/read_ahead_kb}}="{kb}"')
-    return "\n".join(lines) + "\n"
+        mapper = mappers.get(device, "")
+        if not any(re.fullmatch(CLASSES[name], device) for name in classes):
+            matches.append(f'ATTR{{dm/name}}=="{check_name(mapper)}"' if mapper else f'KERNEL=="{check_name(device)}"')
+    return "\n".join([HEADER, *(f'{head}, {match}, ATTR{{queue/read_ahead_kb}}="{kb}"' for match in matches)]) + "\n"
 
 
 def later_rules(lines: Sequence[tuple[str, str]]) -> list[str]:
@@ -166,12 +100,3 @@ def guard_command(python: str, floor_kb: int, seconds: int, interval: float) -> 
         f"--interval={interval:g}",
         f"--receipt={GUARD_RECEIPT}",
     ]
-
-
-def mismatch_message(wanted: Mapping[str, int], live: Mapping[str, int | None], later: Sequence[str]) -> str:
-    """Return a message on devices that do not have the value that was written; empty if all have."""
-    wrong = [f"{device} reads ahead {live.get(device)} KiB, expected {kb} KiB" for device, kb in sorted(wanted.items()) if live.get(device) != kb]
-    if not wrong:
-        return ""
-    remedy = f"{', '.join(later)} is read after {RULE}. Remove that line." if later else "Find the service that sets it (tuned, a udev rule, rc.local)."
-    return f"{', '.join(wrong)}. {remedy}"

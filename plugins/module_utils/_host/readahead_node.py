@@ -6,16 +6,17 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._host import memory, memory_facts, readahead
 from ansible_collections.gb10.cluster.plugins.module_utils._host.changes import Editor
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import HostError, later_lines
-from ansible_collections.gb10.cluster.plugins.module_utils._host.readahead import GUARD_RECEIPT, MARKER, RULE, Block
+from ansible_collections.gb10.cluster.plugins.module_utils._host.readahead import GUARD_RECEIPT, RULE
+from ansible_collections.gb10.cluster.plugins.module_utils._host.settings import Settings, Wanted
 
-RECORD = "readahead"
 _PLAN = ("steady_kb", "restore_after", "guard", "guard_floor_gib", "guard_interval")
 
 
@@ -28,43 +29,48 @@ class Readahead:
         self.node = edit.node
         self.python = python
         self.notes: list[str] = []
-        self.record = edit.node.load_record(RECORD)
+        self.settings = Settings(edit, "readahead")
 
     def read_kb(self, device: str) -> int | None:
         """Return the live read-ahead of a device."""
         text = (self.node.read(readahead.sysfs_path(device)) or "").strip()
         return int(text) if text.isdigit() else None
 
-    def blocks(self) -> dict[str, Block]:
-        """Return all block devices."""
-        found: dict[str, Block] = {}
-        for name in self.node.listdir("/sys/class/block"):
-            folder = f"/sys/class/block/{name}"
-            target = self.node.link(folder) or name
-            disk = os.path.basename(os.path.dirname(target)) if self.node.exists(f"{folder}/partition") else name
-            mapper = (self.node.read(f"{folder}/dm/name") or "").strip()
-            found[name] = Block(name, disk, tuple(self.node.listdir(f"{folder}/slaves")), self.read_kb(name), mapper)
+    def below(self, device: str) -> list[str]:
+        """Return a device and those below it that have a read-ahead: the mapper, the array, the disks. A partition has none of its own."""
+        _rc, out, _err = self.node.run(["lsblk", "--inverse", "--list", "--noheadings", "--output", "KNAME", device])
+        return [name for name in dict.fromkeys(out.split()) if self.read_kb(name) is not None]
+
+    def of_path(self, path: str) -> list[str]:
+        """Return the devices of the file system that has `path` or will have it; note one without."""
+        folder = path
+        while not self.node.exists(folder) and folder != "/":
+            folder = os.path.dirname(folder)
+        _rc, out, _err = self.node.run(["findmnt", "--noheadings", "--nofsroot", "--output", "FSTYPE,SOURCE", "--target", folder])
+        kind, source = (*(out.strip().splitlines() or [""])[-1].split(None, 1), "", "")[:2]
+        found = self.below(source) if source.startswith("/") else []
+        if not found:
+            self.notes.append(f"{path} is on {kind} ({source.strip()}), which does not have a read-ahead of its own")
         return found
 
-    def device_of(self, path: str) -> tuple[str | None, str]:
-        """Return the device of the file system that has `path` or will have it, and a description of the file system."""
-        while not self.node.exists(path) and path != "/":
-            path = os.path.dirname(path)
-        _rc, out, _err = self.node.run(["findmnt", "--noheadings", "--output", "MAJ:MIN,FSTYPE,SOURCE", "--target", path])
-        number, kind, source = (*(out.strip().splitlines() or [""])[-1].split(None, 2), "", "", "")[:3]
-        link = self.node.link(f"/sys/dev/block/{number}")
-        return (os.path.basename(link) if link else None), f"{kind} ({source.strip()})"
+    def devices(self, classes: Sequence[str], mounts: Sequence[str], names: Sequence[str]) -> list[str]:
+        """Return the devices of classes, paths and names, sorted."""
+        wanted = [name for name in self.node.listdir("/sys/block") if any(re.fullmatch(readahead.CLASSES[each], name) for each in classes)]
+        wanted += [name for path in mounts for name in self.of_path(path)]
+        for name in names:
+            if not self.below(f"/dev/{name}"):
+                raise HostError(f"readahead_devices has {name}, which is not a block device with a read-ahead. lsblk lists the names.")
+            wanted += self.below(f"/dev/{name}")
+        if not wanted:
+            options = ", ".join([*classes, *mounts, *names]) or "an empty list"
+            raise HostError(f"No block device with a read-ahead matches {options}. Set readahead_devices to the disk of the model store (see lsblk).")
+        return sorted(set(wanted))
 
     def write_live(self, values: Mapping[str, int]) -> None:
         """Write the live read-ahead of the devices that still exist."""
-        live = {device: str(kb) for device, kb in ((device, self.read_kb(device)) for device in values) if kb is not None}
-        wanted = {device: str(kb) for device, kb in sorted(values.items()) if device in live}
-        self.edit.write_live("live read-ahead", wanted, live, readahead.sysfs_path, " KiB")
-
-    def write_rule(self, text: str | None) -> None:
-        """Write or remove the udev rule."""
-        if self.edit.write(RULE, text, f"{RULE} {'written' if text else 'removed'}"):
-            self.edit.command("udevadm", "control", "--reload")
+        wanted = {readahead.sysfs_path(name): str(kb) for name, kb in sorted(values.items())}
+        live = self.settings.live(wanted)
+        self.edit.write_live("live read-ahead", {path: kb for path, kb in wanted.items() if path in live}, live, str)
 
     def active(self, unit: str) -> bool:
         """Return whether a unit is active."""
@@ -76,45 +82,35 @@ class Readahead:
             if self.active(unit):
                 self.edit.step(f"{unit} stopped", "systemctl", "stop", unit)
 
-    def present(self, params: Mapping[str, Any]) -> None:
-        """Set the steady phase and keep the plan."""
+    def present(self, settings: Mapping[str, Any]) -> None:
+        """Set the steady phase and keep the plan. A load phase that runs ends with these values."""
         page_kb = self.node.page_kb() or memory.page_size_kb(memory.parse_meminfo(self.node.read("/proc/meminfo")), self.node.read("/proc/zoneinfo"))
-        load_kb, steady_kb = (readahead.check_kb(params[name], f"readahead_{name}", page_kb) for name in ("load_kb", "steady_kb"))
-        if params["restore_after"] < 60:
-            raise HostError(f"readahead_restore_after is {params['restore_after']} s, expected 60 s or more.")
-        blocks = self.blocks()
-        devices, notes = readahead.select(blocks, params["classes"], {path: self.device_of(path) for path in params["mounts"]}, params["devices"])
-        self.edit.require_own(RULE, MARKER)
+        load_kb, steady_kb = (readahead.check_kb(int(settings[name]), f"readahead_{name}", page_kb) for name in ("load_kb", "steady_kb"))
+        if int(settings["restore_after"]) < 60:
+            raise HostError(f"readahead_restore_after is {settings['restore_after']} s, expected 60 s or more.")
+        devices = self.devices(settings["classes"], settings["mounts"], settings["devices"])
         later = readahead.later_rules(later_lines(self.node, "udev/rules.d", RULE))
-        self.notes += [*notes, *(f"{place} sets read-ahead after {RULE}" for place in later)]
-
-        old = {device: kb for device, kb in self.record.get("before", {}).items() if device in blocks}
-        gone = {device: kb for device, kb in old.items() if device not in devices}
-        before = {device: old.get(device, blocks[device].kb) for device in devices}
-        plan = {"load_kb": load_kb, "devices": devices, **{key: params[key] for key in _PLAN}}
-        self.edit.save_record(RECORD, {"before": {**gone, **before}, "plan": plan})
-        self.write_rule(readahead.render_rule(devices, params["classes"], blocks, steady_kb))
-        if self.active(f"{readahead.RESTORE_UNIT}.timer"):  # a load phase ends with these values
-            return
-        steady = dict.fromkeys(devices, steady_kb)
-        self.write_live({**gone, **steady})
-        self.edit.save_record(RECORD, {"before": before, "plan": plan})
-        problem = "" if self.edit.check_mode else readahead.mismatch_message(steady, {device: self.read_kb(device) for device in devices}, later)
-        if problem:
-            raise HostError(problem)
+        self.notes += [f"{place} sets read-ahead after {RULE}" for place in later]
+        mappers = {name: (self.node.read(f"/sys/block/{name}/dm/name") or "").strip() for name in devices}
+        values = {readahead.sysfs_path(name): str(steady_kb) for name in devices}
+        if self.active(f"{readahead.RESTORE_UNIT}.timer"):
+            values = self.settings.live(values)
+        remedy = f"{', '.join(later)} is read after {RULE}. Remove that line." if later else ""
+        wanted = Wanted({RULE: readahead.render_rule(devices, settings["classes"], mappers, steady_kb)}, values, remedy)
+        self.settings.check(wanted)
+        self.settings.save(plan={"load_kb": load_kb, "devices": devices, **{key: settings[key] for key in _PLAN}})
+        self.settings.apply(wanted)
 
     def absent(self) -> None:
         """Restore the values from before the first run."""
         self.end_load()
-        if MARKER in (self.node.read(RULE) or ""):
-            self.write_rule(None)
         self.edit.write(GUARD_RECEIPT, None, f"{GUARD_RECEIPT} removed")
-        self.write_live(self.record.get("before", {}))
-        self.edit.save_record(RECORD, {})
+        self.settings.save(plan=None)
+        self.settings.apply(Wanted({RULE: None}, {}))
 
     def switch(self, phase: str, least_seconds: int) -> None:
         """Switch to the phase `load`, for this time or longer, or to `steady`, by the plan of the record."""
-        plan = self.record.get("plan")
+        plan = self.settings.record.get("plan")
         if not plan:
             self.notes.append("the readahead role has not run on this node, so there is no plan to switch by: run --tags readahead first")
             return
@@ -149,11 +145,11 @@ class Readahead:
             self.switch(phase, least_seconds)
         return self.notes
 
-    def run(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Apply the option `state`, and return the module's result."""
+    def run(self, state: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Apply the state, and return the module's result. `settings` are the variables of the role readahead."""
         if not self.skips():
-            if params["state"] == "absent":
+            if state == "absent":
                 self.absent()
             else:
-                self.present(params)
+                self.present(settings)
         return {**self.edit.changes.result(), "shown": ["; ".join(self.notes)] if self.notes else []}

@@ -1,9 +1,9 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE. The kernel's values: what the options ask for, our files, who overrides them at boot, and what is restored. Pure.
+"""PRIVATE. The sysctls of the memory policy: what the variables ask for, the floor of a node's size, and who overrides them at boot. Pure.
 
-Keys have dots (`vm.min_free_kbytes`). Values are strings as the kernel prints them, with single blanks.
+Keys have dots (`vm.min_free_kbytes`). Values are strings as the kernel prints them, with single blanks. The check of the inventory has the ranges.
 """
 
 from __future__ import annotations
@@ -13,20 +13,13 @@ import re
 from collections.abc import Mapping, Sequence
 
 from ansible_collections.gb10.cluster.plugins.module_utils._host import memory
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import HostError
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import MARKER, HostError
+from ansible_collections.gb10.cluster.plugins.module_utils._host.settings import PARTNERS, kernel_path, squeeze
 
 DROP_IN = "/etc/sysctl.d/60-gb10-cluster.conf"
-MARKER = "# Managed by gb10.cluster (role sysctl)"
-HEADER = f"{MARKER}. Set sysctl_state: absent to remove this file."
-#: Protection against thrashing, milliseconds: the kernel's multi-generational LRU keeps the pages of that time, otherwise the OOM killer runs.
-#: Without it a node that runs out of memory evicts and reads its own programs for minutes before the OOM killer runs.
-TTL, TTL_LIVE, TTL_ENABLED = "min_ttl_ms", "/sys/kernel/mm/lru_gen/min_ttl_ms", "/sys/kernel/mm/lru_gen/enabled"
-TTL_DROP_IN = "/etc/tmpfiles.d/60-gb10-cluster.conf"
-TTL_MOST = 10000  # a higher value kills programs that only pause
+HEADER = f"{MARKER} (role sysctl). Set sysctl_state: absent to remove this file."
 LEAVE = "leave"
 AUTO = "auto"
-# The kernel uses one of each pair: a write to one sets the other to 0.
-PARTNERS = {"vm.dirty_ratio": "vm.dirty_bytes", "vm.dirty_background_ratio": "vm.dirty_background_bytes"}
 # Keys whose variable does not have their name.
 VARIABLES = dict.fromkeys(("kernel.panic", "kernel.panic_on_oops", "kernel.softlockup_panic", "vm.panic_on_oom"), "sysctl_reboot_on_panic")
 # A floor above this share of the memory starves the node.
@@ -42,24 +35,9 @@ def dotted(key: str) -> str:
     return key
 
 
-def proc_path(key: str) -> str:
-    """Return the file of a key: /proc/sys/vm/swappiness."""
-    return "/proc/sys/" + key.translate(str.maketrans("./", "/."))
-
-
-def live_path(key: str) -> str:
-    """Return the same, also for TTL."""
-    return TTL_LIVE if key == TTL else proc_path(key)
-
-
 def variable(key: str) -> str:
     """Return the role's variable of a key."""
     return VARIABLES.get(key) or "sysctl_" + key.partition(".")[2]
-
-
-def squeeze(value: object) -> str:
-    """Return a value with single blanks, to compare it."""
-    return " ".join(str(value).split())
 
 
 def overrides(lines: Sequence[tuple[str, str]], values: Mapping[str, str]) -> dict[str, tuple[str, str, str]]:
@@ -95,8 +73,6 @@ def choose_floor(option: str, total_kb: int, by_class: Mapping[str, int], percen
     if option == LEAVE:
         return LEAVE, ""
     if option != AUTO:
-        if not re.fullmatch(r"\d+", option):
-            raise HostError(f"sysctl_min_free_kbytes is {option!r}, expected auto, leave or a number of KiB, such as 3145728.")
         floor, why = int(option), "as chosen in sysctl_min_free_kbytes"
     else:
         size = memory.node_class(total_kb)
@@ -122,14 +98,11 @@ def desired(settings: Mapping[str, object], floor: str, swap_policy: str, extra:
         word = squeeze(value)
         if key == "vm.swappiness" and word == AUTO:
             word = "0" if swap_policy == "swappiness0" else LEAVE
-        if word == LEAVE:
-            continue
-        if not re.fullmatch(r"\d+", word):
-            raise HostError(f"{variable(key)} is {word!r}, expected a whole number or leave.")
-        values[key] = word
+        if word != LEAVE:
+            values[key] = word
     for key, chosen in extra.items():
         name = dotted(str(key))
-        segments = proc_path(name).split("/")[3:]
+        segments = kernel_path(name).split("/")[3:]
         if not re.fullmatch(r"(vm|kernel|net|fs)\.[\w./:-]+", name, re.ASCII) or any(part.strip(".") == "" for part in segments):
             raise HostError(f"sysctl_settings has the key {key!r}, expected a sysctl such as vm.compaction_proactiveness.")
         if name in values:
@@ -141,69 +114,17 @@ def desired(settings: Mapping[str, object], floor: str, swap_policy: str, extra:
     return values
 
 
-def desired_ttl(option: str, live: str | None, enabled: str | None) -> tuple[str | None, str]:
-    """Return TTL (None: leave it), and a phrase on a kernel without it. Raises HostError."""
-    text = str(option).strip()
-    if text == LEAVE:
-        return None, ""
-    if not text.isascii() or not text.isdigit() or int(text) > TTL_MOST:
-        raise HostError(f"sysctl_lru_gen_min_ttl_ms is {option}, expected milliseconds from 0 (off) to {TTL_MOST}, or {LEAVE}.")
-    if live is None:
-        return None, "; the kernel has no multi-generational LRU (min_ttl_ms)"
-    if re.fullmatch(r"0x[0-9a-f]*[13579bdf]", (enabled or "").strip().lower()) is None:
-        return None, f"; the kernel's multi-generational LRU is switched off ({TTL_ENABLED})"
-    return str(int(text)), f"; min_ttl_ms is {int(text)}"
+def panic_values(option: str) -> dict[str, str]:
+    """Return the sysctls with which a panic, an oops or a locked processor reboots the node; empty for `leave`.
+
+    Memory that runs out must not be a panic: the OOM killer stops a process instead.
+    """
+    return {} if option == LEAVE else {"kernel.panic": option, "kernel.panic_on_oops": "1", "kernel.softlockup_panic": "1", "vm.panic_on_oom": "0"}
 
 
-def render(values: Mapping[str, str]) -> str:
-    """Return the text of the drop-in."""
-    return "\n".join([HEADER] + [f"{key} = {values[key]}" for key in sorted(values) if key != TTL]) + "\n"
-
-
-def render_ttl(values: Mapping[str, str]) -> str | None:
-    """Return the tmpfiles.d file that sets TTL at boot, if it is set."""
-    return f"{HEADER}\nw {TTL_LIVE} - - - - {values[TTL]}\n" if TTL in values else None
-
-
-def record_before(record: Mapping[str, str], values: Mapping[str, str], live: Mapping[str, str]) -> dict[str, str]:
-    """Return the live values from before the first run for the keys that are set now; of a pair, of the one that is in use."""
-    before = dict(record)
-    for key in values:
-        partner = PARTNERS.get(key, key)
-        if key not in before and partner not in before and key in live:
-            used = partner if live.get(partner, "0") != "0" else key
-            before[used] = live[used]
-    return before
-
-
-def kept(before: Mapping[str, str], values: Mapping[str, str]) -> dict[str, str]:
-    """Return what is recorded for values that are set."""
-    pairs = {PARTNERS.get(key, key) for key in values}
-    return {key: value for key, value in before.items() if PARTNERS.get(key, key) in pairs}
-
-
-def to_restore(before: Mapping[str, str], values: Mapping[str, str], live: Mapping[str, str]) -> dict[str, str]:
-    """Return the live writes that restore what is recorded and not desired any more."""
-    return {key: value for key, value in before.items() if key not in kept(before, values) and live.get(key, value) != value}
-
-
-def check_known(values: Mapping[str, str], live: Mapping[str, str]) -> None:
-    """Refuse keys that the kernel does not have. Raises HostError."""
-    missing = sorted(key for key in values if key not in live)
-    if missing:
-        raise HostError(
-            f"This kernel has no {', '.join(missing)} ({proc_path(missing[0])} does not exist). Correct sysctl_settings, or set the variable of the role "
-            "to leave."
-        )
-
-
-def mismatch_message(values: Mapping[str, str], live: Mapping[str, str], tuned: str = "") -> str:
-    """Return a message on values that were written and that the kernel does not have; empty if it has all. `tuned` is its active profile."""
-    wrong = [f"{key} is {live.get(key, 'missing')}, expected {value}" for key, value in sorted(values.items()) if live.get(key) != value]
-    if not wrong:
-        return ""
-    guess = f"tuned ({tuned}) runs on this node and may set it." if tuned else "Find the service that sets it (tuned, a cron job, rc.local)."
-    return f"The live kernel differs from what was written: {', '.join(wrong)}. {guess}"
+def render(values: Mapping[str, str]) -> str | None:
+    """Return the text of the drop-in; None without values."""
+    return "\n".join([HEADER] + [f"{key} = {values[key]}" for key in sorted(values)]) + "\n" if values else None
 
 
 def headroom_problem(meminfo: Mapping[str, int], cost_kb: int, floor: str) -> str:

@@ -138,7 +138,8 @@ RULES: dict[str, Rule] = {
     "roce_mtu": _number("1280 to 9978 bytes: 9000 on a direct cable, 1500 if the switch carries no more", 1280, 9978),
     # sysctl
     **dict.fromkeys(("sysctl_dirty_background_ratio", "sysctl_dirty_ratio"), _whole(0, 100, "leave")),
-    **dict.fromkeys(("sysctl_lru_gen_min_ttl_ms", "sysctl_vfs_cache_pressure", "sysctl_watermark_boost_factor"), _whole(0, math.inf, "leave")),
+    **dict.fromkeys(("sysctl_vfs_cache_pressure", "sysctl_watermark_boost_factor"), _whole(0, math.inf, "leave")),
+    "sysctl_lru_gen_min_ttl_ms": _whole(0, 10000, "leave"),  # a higher value kills programs that only pause
     "sysctl_min_free_kbytes": _whole(1, HIGHEST_FLOOR_KB, "auto", "leave"),
     **dict.fromkeys(("sysctl_min_free_kbytes_119", "sysctl_min_free_kbytes_121"), _whole(1, HIGHEST_FLOOR_KB)),
     "sysctl_min_free_percent_other": _number(f"a number above 0, at most {HIGHEST_FLOOR_PERCENT}", 0, HIGHEST_FLOOR_PERCENT, above=True),

@@ -189,7 +189,7 @@ def test_a_module_that_crashes_and_a_host_that_is_unreachable(play: Play) -> Non
 
 def test_show_of_many_lines_is_a_report_and_its_only_line_a_note(play: Play) -> None:
     play.role("quiet", "- gb10.cluster.show: {lines: ['{{ inventory_hostname }}: nothing to do']}\n")
-    play.role("module", "- gb10.cluster.gpu_clocks:\n  environment: {PATH: /nowhere}\n")
+    play.role("module", "- gb10.cluster.host_settings: {role: gpu}\n  environment: {PATH: /nowhere}\n")
     play.write("- gb10.cluster.show: {lines: [a table, of two lines]}\n  run_once: true", "  roles: [quiet, module]\n")
     assert [timeless(line) for line in play.run()] == [
         "quiet       one ok   two ok   N s   nothing to do",

@@ -15,8 +15,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol impor
 from ansible_collections.gb10.cluster.plugins.module_utils._checks import judge, versions
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import Group, Rank, Requirements, Skipped
 from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import SEVERITIES
-from ansible_collections.gb10.cluster.plugins.module_utils._host import kho, sysctl
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
+from ansible_collections.gb10.cluster.plugins.module_utils._host import kho
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import MARKER, Node
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight import facts as node_facts
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight import known_versions, parse
 from ansible_collections.gb10.cluster.plugins.modules import preflight_info
@@ -249,7 +249,7 @@ CASES: list[tuple[str, str, str, list[Change], str, str]] = [
      "6.17.0-1032-nvidia on spark-1, 6.17.0-1033-nvidia on spark-2"),
     ("other firmware", "firmware_parity", "1", [put("cmd/fwupdmgr.json", '{"Devices": [{"Name": "UEFI", "Version": "2.150.1"}]}')], "warning",
      "UEFI differs: 2.155.11 on spark-1, 2.150.1 on spark-2"),
-    ("kho=off waits", "reboot_pending", "0", [put(kho.FILE[1:], sysctl.MARKER)], "warning", "has kho=off, and the running kernel does not"),
+    ("kho=off waits", "reboot_pending", "0", [put(kho.FILE[1:], MARKER)], "warning", "has kho=off, and the running kernel does not"),
     ("KHO kernel", "known_bad_kernel", "0", [put("proc/sys/kernel/osrelease", "7.0.0-1019-nvidia\n")], "warning", "7.0.0-1019-nvidia"),
     ("stale GID kernel", "known_bad_kernel", "0", [put("proc/sys/kernel/osrelease", "6.17.0-1008-nvidia\n")], "warning", "6.17.0-1017 or later"),
     ("kernel with less memory", "known_bad_kernel", "0", [put("proc/sys/kernel/osrelease", "6.17.0-1031-nvidia\n")], "info", "101 to 104 GiB free"),
@@ -820,7 +820,7 @@ def test_refuses_an_unknown_id(name: str, hint: str) -> None:
     [
         ("run/reboot-required", "", "/run/reboot-required"),
         ("cmd/modinfo-nvidia.txt", "580.178.04\n", "580.178.04"),
-        (kho.FILE[1:], sysctl.MARKER, "has kho=off, and the running kernel does not"),
+        (kho.FILE[1:], MARKER, "has kho=off, and the running kernel does not"),
         ("proc/meminfo", meminfo(MemFree=80.0, MemAvailable=79.0), "memory of no process"),
         ("proc/buddyinfo", buddy(0), "fragmented"),
     ],

@@ -17,8 +17,8 @@ def test_mapping_is_the_json_object_of_a_file_or_empty(tmp_path: Path, text: str
 
 
 def test_a_value_that_the_kernel_refuses_is_named_with_its_file(tmp_path: Path) -> None:
-    with pytest.raises(HostError, match=r"refuses 5 KiB for sda .* on /sys/sda/ra"):
-        Editor(Node(str(tmp_path)), False).write_live("live", {"sda": "5"}, {"sda": "4"}, lambda name: f"/sys/{name}/ra", " KiB")
+    with pytest.raises(HostError, match=r"refuses 5 for sda .* on /sys/sda/ra"):
+        Editor(Node(str(tmp_path)), False).write_live("live", {"sda": "5"}, {"sda": "4"}, lambda name: f"/sys/{name}/ra")
 
 
 def test_a_failed_command_is_an_error_and_check_mode_runs_none() -> None:

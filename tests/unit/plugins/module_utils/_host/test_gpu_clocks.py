@@ -1,97 +1,106 @@
-"""Persistence mode and the clock cap, on a tree of files and a simulated nvidia-smi. Its messages are those of the driver; no GPU is involved."""
+"""Persistence mode and the clock cap: the unit's own commands run with a stub of nvidia-smi. Its messages are those of the driver; no GPU is involved."""
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
+import shutil
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._host import gpu_clocks
 from ansible_collections.gb10.cluster.plugins.module_utils._host.changes import Editor
 from ansible_collections.gb10.cluster.plugins.module_utils._host.gpu_clocks import PATH, UNIT, Gpu, GpuClocks
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import HostError, Node
+from playbook import REPO
 from unit.fixtures.host.tree import Tree
 
 BUS = "0000000F:01:00.0"
+TEMPLATE = (REPO / "roles/gpu/templates/gb10-gpu-clocks.service.j2").read_text(encoding="utf-8")
+JINJA = jinja2.Environment(trim_blocks=True, keep_trailing_newline=True, autoescape=False)
+JINJA.filters["bool"] = bool
+
+
+def render(persistence_mode: bool, max_clock_mhz: int | None) -> str:
+    text = JINJA.from_string(TEMPLATE).render(gpu_persistence_mode=persistence_mode, gpu_max_clock_mhz=max_clock_mhz)
+    return text if persistence_mode or max_clock_mhz else ""
 
 
 class Machine(Tree):
-    """One GB10 under load: its SM clock is the highest one that the cap permits."""
+    """One GPU under load: its SM clock is the highest one that the cap permits. systemctl runs the commands of the unit in a shell."""
 
     def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        self.persistence = "Disabled"
-        self.cap = 0
-        self.highest = 3003
-        self.installed = True
-        self.failure: tuple[int, str] = (0, "")  # of every call
-        self.replies: dict[str, tuple[int, str]] = {}  # by the first word of nvidia-smi; nothing is changed then
-        self.supported = "[N/A]\n"
-        self.reports_clock = True
-        self.units: set[str] = set()
-        self.commands: list[str] = []
-        self.pauses = 0
+        super().__init__(root / "node")
+        self.state = root / "driver"
+        self.bin = root / "bin"
+        self.bin.mkdir()
+        shutil.copy(REPO / "molecule/gpu/files/nvidia-smi.sh", self.bin / "nvidia-smi")
+        (self.bin / "nvidia-smi").chmod(0o755)
+        self.environment = {"PATH": f"{self.bin}:{os.environ['PATH']}", "GB10_STUB_STATE": str(self.state)}
+        self.active = self.enabled = False
+        self.journal = ""
+
+    def reply(self, option: str, script: str) -> None:
+        self.state.mkdir(exist_ok=True)
+        (self.state / f"reply{option}").write_text(script)
+
+    def shell(self, words: Sequence[str]) -> tuple[int, str]:
+        done = subprocess.run(list(words), capture_output=True, text=True, check=False, env=self.environment)
+        return done.returncode, done.stdout + done.stderr
 
     def run(self, argv: Sequence[str]) -> tuple[int, str, str]:
         words = list(argv)
-        if words[0] == "systemctl":
-            return self.systemctl(words[1:])
-        assert words[:3] == ["timeout", "20", "nvidia-smi"], words
-        if not self.installed:
-            return 127, "", "timeout: failed to run command 'nvidia-smi': No such file or directory"
-        if self.failure[0]:
-            return self.failure[0], self.failure[1], ""
-        return self.smi(words[3:])
+        if words[0] == "timeout":
+            return (*self.shell(words), "")
+        if words[0] == "journalctl":
+            return 0, self.journal, ""
+        assert words[0] == "systemctl", words
+        return self.systemctl(words[1]), "", ""
 
-    def smi(self, words: list[str]) -> tuple[int, str, str]:
-        clock = min(self.highest, self.cap or self.highest)
-        if words[0].startswith("--query-gpu"):
-            return 0, f"0, {self.persistence}, {clock if self.reports_clock else '[N/A]'}, {self.highest or '[N/A]'}\n", ""
-        if words[0].startswith("--query-supported"):
-            return 0, self.supported, ""
-        self.commands.append(" ".join(words))
-        if words[0] in self.replies:
-            return *self.replies[words[0]], ""
-        if words[0] == "-pm":
-            self.persistence = ["Disabled", "Enabled"][int(words[1])]
-            return 0, f"{self.persistence} persistence mode for GPU {BUS}.\nAll done.\n", ""
-        self.cap = 0 if words[0] == "-rgc" else int(words[1].split(",")[1])
-        return 0, f'GPU clocks set to "(gpuClkMin 0, gpuClkMax {self.cap})" for GPU {BUS}\nAll done.\n', ""
+    def systemctl(self, verb: str) -> int:
+        if verb in ("enable", "disable"):
+            self.enabled = verb == "enable"
+        if verb == "stop" and self.active:
+            self.active = bool(self.execute("StopPost"))
+        if verb == "start":
+            self.active = not self.execute("")
+            if not self.active:
+                self.execute("StopPost")
+        return 0 if {"is-active": self.active, "is-enabled": self.enabled, "start": self.active}.get(verb, True) else 3
 
-    def systemctl(self, words: list[str]) -> tuple[int, str, str]:
-        if words[0] in ("is-active", "is-enabled"):
-            return (0 if UNIT in self.units else 3), "", ""
-        self.commands.append(" ".join(words))
-        if words[0] in ("restart", "disable") and UNIT in self.units:
-            self.execute("Stop")
-        if words[0] == "restart":
-            self.units.add(UNIT)
-            self.execute("Start")
-        if words[0] == "disable":
-            self.units.discard(UNIT)
-        return 0, "", ""
-
-    def execute(self, when: str) -> None:
-        """Run the commands of the unit, which are not commands of the role."""
-        kept = list(self.commands)
-        for words in gpu_clocks.commands_of(self.get(PATH), when) if self.installed else ():
-            self.smi(words.split())
-        self.commands = kept
+    def execute(self, when: str) -> int:
+        """Run the commands as systemd does: until one fails."""
+        folder = self.root / "run/gb10-gpu-clocks"
+        folder.mkdir(parents=True, exist_ok=True)
+        for line in re.findall(rf"(?m)^Exec(?:{when or 'Start'})=(.+)$", self.get(PATH)):
+            rc, reply = self.shell(shlex.split(line.replace("$$", "$").replace("/run/gb10-gpu-clocks", str(folder))))
+            self.journal += reply
+            if rc != 0:
+                return rc
+        return 0
 
     def reboot(self) -> None:
         """The driver forgets all, and systemd runs the unit."""
-        self.cap, self.persistence = 0, "Disabled"
-        if UNIT in self.units:
-            self.execute("Start")
+        shutil.rmtree(self.state)
+        if self.enabled:
+            self.execute("")
 
-    def clocks(self, check_mode: bool = False, **params: Any) -> dict[str, Any]:
-        self.commands.clear()
-        wanted = {"state": "present", "persistence_mode": True, "max_clock_mhz": None, **params}
-        return GpuClocks(Editor(Node(str(self.root), self.run), check_mode), wanted, self.pause).run()
+    def driver(self) -> tuple[str, int]:
+        """Return the persistence mode and the clock."""
+        _index, mode, clock, _highest = self.shell(["nvidia-smi", gpu_clocks.QUERY[0]])[1].split(", ")
+        return mode, int(clock)
 
-    def pause(self, _seconds: float) -> None:
-        self.pauses += 1
+    def files(self) -> list[str]:
+        return [path.name for path in (self.root / "etc").rglob("*") if path.is_file()]
+
+    def clocks(self, check_mode: bool = False, state: str = "present", persistence_mode: bool = True, max_clock_mhz: int | None = None) -> dict[str, Any]:
+        settings = {"unit": render(persistence_mode, max_clock_mhz), "persistence_mode": persistence_mode, "max_clock_mhz": max_clock_mhz}
+        return GpuClocks(Editor(Node(str(self.root), self.run), check_mode), state, settings, lambda _seconds: None).run()
 
 
 @pytest.fixture
@@ -99,155 +108,101 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def test_both_are_set_and_come_back_with_a_reboot(machine: Machine) -> None:
-    result = machine.clocks(max_clock_mhz=2000)
-    assert result["changes"] == ["nvidia-smi -pm 1", "nvidia-smi -lgc 0,2000", f"{PATH} written", f"{UNIT} enabled and started"]
-    assert machine.commands == ["-pm 1", "-lgc 0,2000", "daemon-reload", f"enable --no-reload {UNIT}", f"restart {UNIT}"]
-    assert (machine.persistence, machine.cap) == ("Enabled", 2000)
-    machine.reboot()
-    assert (machine.cap, machine.persistence) == (2000, "Enabled")
-    again = machine.clocks(max_clock_mhz=2000)
-    assert (again["changed"], machine.commands) == (False, [])
-
-
-def test_check_mode_reports_the_same_and_changes_nothing(machine: Machine) -> None:
+def test_both_are_set_come_back_with_a_reboot_and_check_mode_reports_the_same(machine: Machine) -> None:
     planned = machine.clocks(check_mode=True, max_clock_mhz=2000)
-    assert machine.commands == []
-    assert not list(machine.root.iterdir())
+    assert (machine.driver(), machine.files(), machine.enabled) == (("Disabled", 3003), [], False)
     done = machine.clocks(max_clock_mhz=2000)
     assert (planned["changes"], planned["diff"]) == (done["changes"], done["diff"])
-    assert "ExecStart=nvidia-smi -lgc 0,2000\n" in done["diff"][0]["after"]
+    assert done["changes"] == [f"{PATH} written", f"{UNIT} enabled and started"]
+    assert machine.driver() == ("Enabled", 2000)
+    machine.reboot()
+    assert machine.driver() == ("Enabled", 2000)
+    assert machine.clocks(max_clock_mhz=2000)["changed"] is False
 
 
-def test_absent_restores_what_was_before_the_first_run(machine: Machine) -> None:
+@pytest.mark.parametrize("before", ["Disabled", "Enabled"])
+def test_absent_restores_what_was_before_the_first_run(machine: Machine, before: str) -> None:
+    machine.shell(["nvidia-smi", "-pm", str(int(before == "Enabled"))])
     machine.clocks(max_clock_mhz=2000)
     machine.clocks(max_clock_mhz=1800)
     planned = machine.clocks(check_mode=True, state="absent")
-    result = machine.clocks(state="absent")
-    assert planned["changes"] == result["changes"] != []
-    assert (machine.cap, machine.persistence, machine.units) == (0, "Disabled", set())
-    assert not [path for path in machine.root.rglob("*") if path.is_file()]
+    assert planned["changes"] == machine.clocks(state="absent")["changes"] != []
+    assert (machine.driver(), machine.files(), machine.active, machine.enabled) == ((before, 3003), [], False, False)
     assert machine.clocks(state="absent")["changed"] is False
 
 
-def test_persistence_mode_that_was_enabled_before_stays(machine: Machine) -> None:
-    machine.persistence = "Enabled"
-    machine.clocks()
-    machine.clocks(state="absent")
-    assert (machine.persistence, machine.get(PATH)) == ("Enabled", "")
-
-
-def test_a_cap_that_is_taken_out_of_the_inventory_is_removed(machine: Machine) -> None:
+def test_what_is_taken_out_of_the_inventory_is_given_back(machine: Machine) -> None:
     machine.clocks(max_clock_mhz=2000)
-    assert f"{PATH} written" in machine.clocks()["changes"]
-    assert (machine.cap, "-lgc" in machine.get(PATH)) == (0, False)
-    assert machine.clocks()["changed"] is False
+    assert machine.clocks(persistence_mode=False, max_clock_mhz=2000)["changed"] is True
+    assert machine.driver() == ("Disabled", 2000)
+    machine.clocks()
+    assert machine.driver() == ("Enabled", 3003)
+    machine.clocks(persistence_mode=False)
+    assert (machine.driver(), machine.files()) == (("Disabled", 3003), [])
 
 
 def test_a_cap_that_was_removed_outside_of_the_role_is_set_again(machine: Machine) -> None:
     machine.clocks(max_clock_mhz=2000)
-    machine.cap = 0
-    assert "nvidia-smi -lgc 0,2000" in machine.clocks(max_clock_mhz=2000)["changes"]
-    assert machine.cap == 2000
+    machine.shell(["nvidia-smi", "-rgc"])
+    assert machine.clocks(max_clock_mhz=2000)["changes"] == [f"{UNIT} enabled and started"]
+    assert machine.driver() == ("Enabled", 2000)
 
 
-def test_options_that_set_nothing_leave_no_unit(machine: Machine) -> None:
-    assert machine.clocks(persistence_mode=False)["changed"] is False
+def test_a_node_without_nvidia_tools_is_not_changed_and_can_be_undone(machine: Machine) -> None:
     machine.clocks(max_clock_mhz=2000)
-    machine.clocks(persistence_mode=False, max_clock_mhz=2000)
-    assert (machine.persistence, machine.cap) == ("Disabled", 2000)
-    machine.clocks(persistence_mode=False)
-    assert (machine.cap, machine.get(PATH)) == (0, "")
-
-
-def test_a_node_without_nvidia_tools_is_not_changed(machine: Machine) -> None:
-    machine.installed = False
-    result = machine.clocks(max_clock_mhz=2000)
-    assert result["changed"] is False
-    assert result["shown"] == ["nvidia-smi is not installed on this node: neither persistence mode nor clocks were changed"]
-    assert not list(machine.root.iterdir())
-    assert machine.clocks(state="absent")["changed"] is False
-
-
-def test_absent_removes_the_unit_also_without_nvidia_tools(machine: Machine) -> None:
-    machine.clocks(max_clock_mhz=2000)
-    machine.installed = False
+    (machine.bin / "nvidia-smi").unlink()
+    result = machine.clocks(max_clock_mhz=1800)
+    assert (result["changed"], result["shown"]) == (
+        False, ["nvidia-smi is not installed on this node: neither persistence mode nor clocks were changed"],
+    )  # fmt: skip
     assert machine.clocks(state="absent")["changed"] is True
-    assert machine.get(PATH) == ""
-
-
-NO_DRIVER = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA driver is installed.\n"
+    assert machine.files() == []
 
 
 @pytest.mark.parametrize(
-    ("failure", "message"),
-    [((9, NO_DRIVER), "nvidia-smi exited with 9: NVIDIA-SMI has failed because"), ((124, ""), "nvidia-smi did not answer within 20 s"), ((2, ""), "no output")],
-    ids=["no-driver", "hangs", "silent"],
+    ("script", "message"),
+    [("echo NVIDIA-SMI has failed because; exit 9", "nvidia-smi exited with 9: NVIDIA-SMI has failed because"), ("exit 124", "did not answer within 20 s")],
 )
-def test_nvidia_smi_that_fails_changes_nothing(machine: Machine, failure: tuple[int, str], message: str) -> None:
-    machine.failure = failure
+def test_nvidia_smi_that_fails_changes_nothing(machine: Machine, script: str, message: str) -> None:
+    machine.reply(gpu_clocks.QUERY[0], script)
     with pytest.raises(HostError, match=message):
         machine.clocks(max_clock_mhz=2000)
-    assert not list(machine.root.iterdir())
+    assert machine.files() == []
 
 
 REFUSALS = {
-    "warning-with-code-0": (0, f"Setting locked GPU clocks is not supported for GPU {BUS}.\nTreating as warning and moving on.\nAll done.\n"),
-    "permissions": (4, f"The current user does not have permission to change clocks for GPU {BUS}: Insufficient Permissions\n"),
-    "other": (3, "Invalid combination of input arguments.\n"),
+    "warning-with-code-0": (0, f"Setting locked GPU clocks is not supported for GPU {BUS}."),
+    "permissions": (4, f"The current user does not have permission to change clocks for GPU {BUS}: Insufficient Permissions"),
+    "other": (3, "Invalid combination of input arguments."),
 }
 
 
-@pytest.mark.parametrize("reply", REFUSALS.values(), ids=list(REFUSALS))
-def test_a_cap_that_the_driver_refuses_restores_what_was_changed(machine: Machine, reply: tuple[int, str]) -> None:
-    machine.replies["-lgc"] = reply
-    line = reply[1].splitlines()[0].rstrip(".")
-    with pytest.raises(HostError) as raised:
+@pytest.mark.parametrize(("code", "line"), REFUSALS.values(), ids=list(REFUSALS))
+def test_a_cap_that_the_driver_refuses_restores_what_was_changed(machine: Machine, code: int, line: str) -> None:
+    machine.reply("-lgc", f"echo '{line}'; echo All done.; exit {code}")
+    with pytest.raises(HostError, match=f"The driver refuses it: .*{re.escape(line)}"):
         machine.clocks(max_clock_mhz=2000)
-    assert f"The driver refuses `nvidia-smi -lgc 0,2000` (exit code {reply[0]}): {line}." in str(raised.value)
-    assert machine.commands == ["-pm 1", "-lgc 0,2000", "-rgc", "-pm 0"]
-    assert (machine.persistence, machine.units) == ("Disabled", set())
-    assert not [path for path in machine.root.rglob("*") if path.is_file()]
-
-
-@pytest.mark.parametrize(
-    ("supported", "highest", "cap", "message"),
-    [
-        ("[N/A]\n", 3003, 3100, "supports 0 to 3003 MHz"),
-        ("3003\n2400\n300\n", 3003, 200, "supports 300 to 3003 MHz"),
-        ("2400\n300\n", 0, 3000, "supports 300 to 2400 MHz"),
-    ],
-    ids=["above-the-highest", "below-the-lowest", "highest-from-the-list"],
-)
-def test_a_cap_outside_of_the_supported_clocks_is_refused(machine: Machine, supported: str, highest: int, cap: int, message: str) -> None:
-    machine.supported, machine.highest = supported, highest
-    with pytest.raises(HostError, match=message):
-        machine.clocks(max_clock_mhz=cap)
-    assert machine.commands == []
-    assert not list(machine.root.iterdir())
+    assert (machine.driver(), machine.files(), machine.enabled) == (("Disabled", 3003), [], False)
 
 
 def test_a_clock_above_the_cap_is_an_error_and_the_earlier_cap_returns(machine: Machine) -> None:
     machine.clocks(max_clock_mhz=2200)
-    machine.replies["-lgc"] = (0, f'GPU clocks set to "(gpuClkMin 0, gpuClkMax 2000)" for GPU {BUS}\nAll done.\n')
+    machine.reply("-lgc", 'test "$2" = 0,2000 || echo "${2#*,}" >"$GB10_STUB_STATE/cap"')
     with pytest.raises(HostError, match=r"GPU 0 runs at 3003 MHz after `nvidia-smi -lgc 0,2000`: the cap has no effect"):
         machine.clocks(max_clock_mhz=2000)
-    assert machine.pauses == gpu_clocks.READS - 1
-    assert machine.commands == ["-rgc", "-pm 0", "-pm 1", "-lgc 0,2000", "-rgc", "-pm 0", "-pm 1", "-lgc 0,2200"]
-    assert "-lgc 0,2200" in machine.get(PATH)
+    assert machine.driver() == ("Enabled", 2200)
 
 
-def test_persistence_mode_that_stays_disabled_is_an_error(machine: Machine) -> None:
-    machine.replies["-pm"] = (0, "All done.\n")
-    with pytest.raises(HostError, match="GPU 0 reports persistence mode Disabled after"):
-        machine.clocks()
-    assert machine.get(PATH) == ""
+def test_a_cap_above_the_highest_clock_is_refused(machine: Machine) -> None:
+    with pytest.raises(HostError, match=r"gpu_max_clock_mhz is 3100\. This GPU supports at most 3003 MHz"):
+        machine.clocks(max_clock_mhz=3100)
+    assert machine.files() == []
 
 
 def test_a_clock_that_the_driver_rounds_or_does_not_report_is_accepted(machine: Machine) -> None:
-    machine.highest = 2010
+    machine.reply(gpu_clocks.QUERY[0], "echo 0, Enabled, 2010, 3003")
     assert machine.clocks(max_clock_mhz=2000)["shown"] == []
-    machine.reports_clock = False
+    machine.reply(gpu_clocks.QUERY[0], "echo '0, Enabled, [N/A], 3003'")
     assert machine.clocks(max_clock_mhz=2000)["shown"] == ["The driver does not report the SM clock, so the cap was not read back"]
 
 
@@ -255,7 +210,6 @@ def test_a_unit_of_another_tool_is_kept(machine: Machine) -> None:
     machine.put(PATH, "[Service]\nExecStart=nvidia-smi -lgc 0,1500\n")
     with pytest.raises(HostError, match=r"is not managed by gb10\.cluster"):
         machine.clocks(max_clock_mhz=2000)
-    assert machine.commands == []
     assert machine.clocks(state="absent")["changed"] is False
     assert "0,1500" in machine.get(PATH)
 

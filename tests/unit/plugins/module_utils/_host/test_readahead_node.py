@@ -16,7 +16,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._host.readahead_node 
 from unit.fixtures.host.tree import Tree
 
 PARAMS: dict[str, Any] = {
-    "state": "present",
     "classes": ["nvme"],
     "mounts": ["/srv/models"],
     "devices": [],
@@ -38,29 +37,13 @@ class Machine(Tree):
         self.commands: list[str] = []
         self.refuse = ""
         self.put("/proc/meminfo", "MemTotal: 127600000 kB\nMemFree: 119000000 kB\n")
-        self.mounted = "252:0   xfs    /dev/mapper/vg-m"  # below /srv, where the model store will be
+        self.mounted = "xfs    /dev/mapper/vg-m"  # below /srv, where the model store will be
         self.rules = ""  # all of udev, as systemd-analyze prints them
         (root / "srv").mkdir()
-        self.block("nvme0n1", 128)
-        self.block("nvme1n1", 128)
-        self.block("dm-0", 512)
-        self.put("/sys/devices/virtual/block/dm-0/dm/name", "vg-m\n")
-        (root / "sys/devices/virtual/block/dm-0/slaves").mkdir()
-        (root / "sys/devices/virtual/block/dm-0/slaves/nvme1n1").symlink_to("../../nvme1n1")
-        self.put("/sys/devices/virtual/block/nvme0n1/nvme0n1p2/partition", "2\n")
-        self.link("/sys/class/block/nvme0n1p2", "../../devices/virtual/block/nvme0n1/nvme0n1p2")
-        self.link("/sys/dev/block/259:2", "../../devices/virtual/block/nvme0n1/nvme0n1p2")
-        self.link("/sys/dev/block/252:0", "../../devices/virtual/block/dm-0")
-
-    def link(self, path: str, target: str) -> None:
-        place = self.root / path.lstrip("/")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.symlink_to(target)
-
-    def block(self, name: str, kb: int) -> None:
-        self.put(f"/sys/devices/virtual/block/{name}/queue/read_ahead_kb", f"{kb}\n")
-        self.link(f"/sys/class/block/{name}", f"../../devices/virtual/block/{name}")
-        self.link(f"/sys/block/{name}", f"../devices/virtual/block/{name}")
+        for name, kb in (("nvme0n1", 128), ("nvme1n1", 128), ("dm-0", 512)):
+            self.put(f"/sys/block/{name}/queue/read_ahead_kb", f"{kb}\n")
+        self.put("/sys/block/dm-0/dm/name", "vg-m\n")
+        self.put("/sys/block/nvme1n1/nvme1n1p1/partition", "1\n")
 
     def live(self) -> dict[str, int]:
         return {name: int((self.root / f"sys/block/{name}/queue/read_ahead_kb").read_text()) for name in ("dm-0", "nvme0n1", "nvme1n1")}
@@ -84,13 +67,15 @@ class Machine(Tree):
             self.running.pop(argv[2], None)
             return 0, "", ""
         if argv[0] == "findmnt":
-            return 0, f"{self.mounted}\n" if argv[-1] == "/srv" else "259:2 ext4 /dev/nvme0n1p2\n", ""
+            return 0, f"{self.mounted}\n" if argv[-1] == "/srv" else "ext4 /dev/nvme0n1p2\n", ""
+        if argv[0] == "lsblk":
+            return (0, "dm-0\nnvme1n1p1\nnvme1n1\n", "") if argv[-1] == "/dev/mapper/vg-m" else (32, "", "lsblk: not a block device")
         if argv[0] == "systemd-analyze":
             return 0, self.rules, ""
         return (0, "", "") if argv[0] == "udevadm" else (127, "", "command not found")
 
-    def readahead(self, check: bool = False, **params: Any) -> dict[str, Any]:
-        return Readahead(Editor(Node(str(self.root), self.run), check)).run({**PARAMS, **params})
+    def readahead(self, check: bool = False, state: str = "present", **params: Any) -> dict[str, Any]:
+        return Readahead(Editor(Node(str(self.root), self.run), check)).run(state, {**PARAMS, **params})
 
     def phase(self, phase: str, seconds: int = 0) -> list[str]:
         return Readahead(Editor(Node(str(self.root), self.run), False), "/usr/bin/python3").phase(phase, seconds)
@@ -193,14 +178,21 @@ def test_a_device_that_is_not_selected_any_more_is_restored(machine: Machine) ->
 
 
 def test_notes(machine: Machine) -> None:
-    machine.mounted = "0:40 nfs4 nas:/root"
+    machine.mounted = "nfs4 nas:/root"
     machine.rules = '# /etc/udev/rules.d/99-x.rules\nKERNEL=="nvme0n1", ATTR{queue/read_ahead_kb}="4096"\n'
-    (shown,) = machine.readahead()["shown"]
+    (shown,) = machine.readahead(classes=["nvme"])["shown"]
     assert "/srv/models is on nfs4 (nas:/root), which does not" in shown
     assert f"/etc/udev/rules.d/99-x.rules line 1 sets read-ahead after {plan.RULE}" in shown
 
 
-@pytest.mark.parametrize("params", [{"load_kb": 10}, {"restore_after": 5}, {"devices": ["sdq"]}])
+def test_a_value_that_a_later_rule_replaces_names_the_rule(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.rules = '# /etc/udev/rules.d/99-x.rules\nKERNEL=="nvme0n1", ATTR{queue/read_ahead_kb}="4096"\n'
+    monkeypatch.setattr(Node, "write_live", lambda node, path, text: Path(node.at(path)).write_text("4096\n" if "nvme0" in path else text))
+    with pytest.raises(HostError, match=r"nvme0n1/queue/read_ahead_kb is 4096, expected 256\. /etc/udev/rules\.d/99-x\.rules line 1 is read after"):
+        machine.readahead()
+
+
+@pytest.mark.parametrize("params", [{"load_kb": 10}, {"restore_after": 5}, {"devices": ["sdq"]}, {"devices": [], "classes": [], "mounts": []}])
 def test_refusals_change_nothing(machine: Machine, params: dict[str, Any]) -> None:
     with pytest.raises(HostError, match=f"readahead_{next(iter(params))}"):
         machine.readahead(**params)
