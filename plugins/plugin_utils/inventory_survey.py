@@ -211,7 +211,7 @@ class Survey:
             for below, text in rules.faults(name, value, self.specs[name]) if name in self.specs else ():
                 self._add("host", host, name, text, below)
         wrong = {fault.place.key for fault in self.found[before:]}
-        for name, text in combinations.faults(values, self.specs):
+        for name, text in combinations.faults(values):
             if name not in wrong and name in values:
                 self._add("host", host, name, text)
         given = values.get("vllm_tp2_failure_classes")

@@ -243,7 +243,7 @@ def test_an_inventory_in_ini_has_its_lines(desk: Desk) -> None:
     (desk.folder / "hosts").write_text("[pair1]\na ansible_host=10.0.0.1 gb10_rnk=0\n\n[gb10:children]\npair1\n", encoding="utf-8")
     assert [each.partition("; ")[0] for each in desk.sentences(hosts="", source="hosts")] == [
         "hosts:2: gb10_rnk: is not a variable of the cluster",
-        "hosts:1: pair1: the serving group pair1 has no worker, only a. A serving group needs two hosts or more",
+        "hosts: pair1: the serving group pair1 has no worker, only a. A serving group needs two hosts or more",
     ]
 
 
