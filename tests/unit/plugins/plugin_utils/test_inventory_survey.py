@@ -143,7 +143,7 @@ _BASE = f"extends: base\n  base:\n    extends: {DEFAULT_PROFILE}\n    engine:\n 
     [
         (
             "vllm_tp2_context: 0\nreadahead_classes:\n  - nvme\n  - nvm\ngb10_fabric_first: 300\nimage_source: c\nroce_mtu: jumbo\n"
-            "gb10_profiles:\n  mine:\n    extends: fp8-1m\n    engin: {}\n    container:\n      memlock: lots\n      volumes: [/a]\n",
+            "gb10_profiles:\n  mine:\n    extends: fp8-1m\n    engin: {}\n    container:\n      memlock: lots\n      volumes: /a\n",
             [(1, "vllm_tp2_context", ""), (4, "readahead_classes", ""), (5, "gb10_fabric_first", ""), (6, "image_source", ""), (7, "roce_mtu", ""),
              (11, "gb10_profiles", ""), (13, "gb10_profiles", ""), (14, "gb10_profiles", "")],
         ),
