@@ -80,8 +80,8 @@ def _layers(name: str, shipped: Mapping[str, Any], users: Mapping[str, Any]) -> 
                 raise ProfileError(f"profile {current}: extends names the profile itself, and no shipped profile has this name. {remedy}")
             known = sorted(set(shipped) | set(users))
             what = f"profile {child}: extends is {current!r}, which" if child else f"gb10_profile: {current!r}"
-            hint = f"known are: {', '.join(known)} (a profile of your own goes into gb10_profiles, or as a file into gb10_profiles_directory)"
-            raise ProfileError(f"{what} is not a known profile{did_you_mean(current, known)}; {hint}")
+            hint = f"; known are: {', '.join(known)} (a profile of your own goes into gb10_profiles, or as a file into gb10_profiles_directory)"
+            raise ProfileError(f"{what} is not a known profile{did_you_mean(current, known) or hint}")
         if (current, from_user) in seen:
             loop = [entry[0] for entry in seen[seen.index((current, from_user)) :]] + [current]
             raise ProfileError(f"profile {name}: extends is a circular reference ({' -> '.join(loop)}). Remove extends from one of them")
