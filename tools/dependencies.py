@@ -64,9 +64,9 @@ INCLUDED = {
 # Third-party modules that plugins/ may import. A node has Ansible's own, PyYAML with netplan.io, and the jmespath that is installed with the agent.
 # The package _inventory runs on the controller only.
 NODE = ("plugins/modules/", "plugins/module_utils/")
-NODE_IMPORTS = {
+NODE_IMPORTS: dict[str, str | tuple[str, ...]] = {
     "ansible": "",
-    "yaml": "plugins/module_utils/_fabric/netplan",
+    "yaml": ("plugins/module_utils/_fabric/netplan", "plugins/module_utils/_inventory/variables.py"),
     "jmespath": "plugins/module_utils/_agent/service.py",
     "netaddr": "plugins/module_utils/_inventory/fabric.py",
 }

@@ -1,4 +1,4 @@
-"""Write the tables of variables from argument_specs and CLUSTER_SPEC, and the tables of checks from the functions of _checks, or check them.
+"""Write the tables of variables from argument_specs, and the tables of checks from the functions of _checks, or check them.
 
     tools/docs.py           writes what differs
     tools/docs.py --check   changes nothing; exit 1 with what differs

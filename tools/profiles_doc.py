@@ -364,14 +364,18 @@ def added() -> list[tuple[str, str, str]]:
     return rows
 
 
+COLUMNS = {"requests": "requests", "KV cache": "kv_cache", "speculation": "speculation", "pool (gate)": "kv_pool", "image": "image", "published": "speed"}
+
+
 def page() -> str:
     """Return the page's text."""
     shipped = shipped_profiles()
     profiles = {name: resolve(name, shipped) for name in shipped}
     names = text.by_availability(profiles)
-    linked = [(f"[{r[0]}](#{r[0]})", *r[1:]) for r in (text.row(profiles[n]) for n in names)]
+    found = [text.facts(profiles[name]) for name in names]
+    linked = [(f"[{each['name']}](#{each['name']})", text.thousands(each["context"]), *(str(each[key] or "-") for key in COLUMNS.values())) for each in found]
     out = HEAD.format(
-        table="\n".join(markdown_table(text.HEADER, linked)),
+        table="\n".join(markdown_table(("profile", "context", *COLUMNS), linked)),
         managed=", ".join(f"`--{flag}`" for flag in PLACEHOLDERS),
         fabric="`NCCL_IB_*`, `NCCL_SOCKET_IFNAME`, `GLOO_SOCKET_IFNAME`, `TP_SOCKET_IFNAME`, `UCX_NET_DEVICES`",
         added="\n".join(markdown_table(("variable", "value", "read by"), added())),

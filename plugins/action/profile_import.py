@@ -20,7 +20,6 @@ from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_prof
 from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import redact
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory.command_line import MINE
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import default_of
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose, kv_estimate, mounts
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.containers import convert
@@ -29,7 +28,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile.ranks import
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.shell import RecipeError, env_values
 from ansible_collections.gb10.cluster.plugins.plugin_utils.compose_yaml import compose_yaml
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import neighbours, short
-from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_run import DEFAULT_SOURCES, inventory_writer, own_playbooks
+from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_run import DEFAULT_SOURCES, MINE, inventory_writer, own_playbooks
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_schema import ProfileError
 from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader

@@ -18,15 +18,12 @@ from typing import Any
 import yaml
 from ansible import constants
 from ansible_collections.gb10.cluster.plugins.module_utils._common import redact
-from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import EXTRA, Located, short
 from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader
 
 NOT_DECRYPTED = "is encrypted, and the vault password is missing or wrong; run with --ask-vault-pass or --vault-password-file"
-_TAGS = ("!", "!vault", "!vault-encrypted", "!unsafe")
 _YAML = (".yml", ".yaml", ".json")
 _FOLDERS = ("group_vars", "host_vars")
-_GROUP_PARTS = ("hosts", "children", "vars")
 _NULL = "tag:yaml.org,2002:null"
 # (line, key, sentence)
 Found = tuple[int, str, str]
@@ -73,7 +70,7 @@ def faults(sources: Sequence[str], play_directories: Iterable[str] = (), options
     for path, is_tree in [*((path, True) for path in trees), *((path, False) for path in (*plain, *extra))]:
         for line, key, text in file_faults(path, is_tree):
             found.append(Located(short(path), line, key, text, warning=key != "YAML" and redact.is_secret(key)))
-    return found + [Located(EXTRA, 0, "-e", text) for option in options if option[:1] in ("{", "[") for text in _json_faults(option)]
+    return found + [Located(EXTRA, 0, "-e", text) for option in options if option[:1] in ("{", "[") and (text := _json_fault(option))]
 
 
 def file_faults(path: Path, is_tree: bool = False) -> list[Found]:
@@ -91,7 +88,7 @@ def file_faults(path: Path, is_tree: bool = False) -> list[Found]:
     found = list(_node_faults(root))
     if is_tree:
         plays = isinstance(root, yaml.SequenceNode)  # a playbook in the folder of an inventory, which Ansible passes over
-        return found if plays or "plugin" in dict.fromkeys(key for key, _line, _value in pairs(root)) else [*found, *_tree_faults(root)]
+        return found if plays or "plugin" in dict.fromkeys(key for key, _line, _value in pairs(root)) else [*found, *_tree_faults(root, "a group")]
     if root is not None and not isinstance(root, yaml.MappingNode) and root.tag != _NULL:
         what = "a list" if isinstance(root, yaml.SequenceNode) else "a string"
         found.append((root.start_mark.line + 1, "YAML", f"the file contains {what} here, expected variables, each as name: value"))
@@ -127,18 +124,13 @@ def pairs(node: Any) -> list[tuple[str, int, Any]]:
 
 
 def _node_faults(root: Any) -> Iterator[Found]:
-    """Yield the keys that stand twice in one mapping, of which Ansible takes the last, and tags that it does not know."""
+    """Yield the keys that stand twice in one mapping, of which Ansible takes the last."""
     nodes, seen = [root], set()
     while nodes:
         node = nodes.pop()
         if node is None or id(node) in seen:  # an alias can lead back to a node above it
             continue
         seen.add(id(node))
-        if node.tag.startswith("!") and node.tag not in _TAGS:
-            # The tag is not shown: it can be a password that starts with an exclamation mark.
-            hint = did_you_mean(node.tag, _TAGS[1:])
-            text = f"Ansible does not know the tag here{hint}; put a string that starts with an exclamation mark in quotes"
-            yield node.start_mark.line + 1, "YAML", text
         lines: dict[str, int] = {}
         for key, line, _value in pairs(node):
             if key in lines and key != "<<":
@@ -150,39 +142,24 @@ def _node_faults(root: Any) -> Iterator[Found]:
             nodes += node.value
 
 
-def _part(owner: str, node: Any, each: str) -> Iterator[Found]:
+def _tree_faults(node: Any, what: str) -> Iterator[Found]:
+    """Yield where groups or hosts have another shape, which Ansible passes over with a warning, or takes for a host."""
     if isinstance(node, yaml.SequenceNode):
-        yield node.start_mark.line + 1, "YAML", f"{owner} contains a list here, expected {each} on each line, with a colon after its name"
+        yield node.start_mark.line + 1, "YAML", f"a list is here, expected {what} on each line, with a colon after its name"
+    for name, line, parts in pairs(node):
+        if not isinstance(parts, yaml.MappingNode) and parts.tag != _NULL:
+            yield line, "YAML", f"{name} has a value here, expected the name of {what}; indent a variable below its host, or below vars of its group"
+        for part, at, below in pairs(parts) if what == "a group" else ():
+            if part in ("hosts", "children"):
+                yield from _tree_faults(below, "a host" if part == "hosts" else "a group")
+            elif part != "vars":
+                yield at, "YAML", f"{part} is not a part of a group, expected hosts, children or vars"
 
 
-def _tree_faults(root: Any) -> Iterator[Found]:
-    """Yield what Ansible passes over with a warning, or takes for a host."""
-    groups = list(pairs(root))
-    yield from _part("the file", root, "a group")
-    while groups:
-        group, line, node = groups.pop(0)
-        if not isinstance(node, yaml.MappingNode) and node.tag != _NULL:
-            text = f"{group} has a value here, expected a group with hosts, children or vars; a variable belongs in group_vars, or below vars of a group"
-            yield line, "YAML", text
-        parts = {part: (at, below) for part, at, below in pairs(node)}
-        for part, (at, _below) in parts.items():
-            if part not in _GROUP_PARTS:
-                hint = did_you_mean(part, _GROUP_PARTS)
-                yield at, "YAML", f"{part} is not a part of a group, expected one of {', '.join(_GROUP_PARTS)}{hint}"
-        _line, hosts = parts.get("hosts", (0, None))
-        _line, children = parts.get("children", (0, None))
-        yield from (*_part("hosts", hosts, "a host"), *_part("children", children, "a group"))
-        for host, at, variables in pairs(hosts):
-            if not isinstance(variables, yaml.MappingNode) and variables.tag != _NULL:
-                yield at, "YAML", f"{host} has a value here, expected the name of a host; indent a variable below its host"
-        groups += pairs(children)
-
-
-def _json_faults(option: str) -> Iterator[str]:
-    """Yield what is wrong with variables on the command line. No sentence contains a part of the text, which can be a secret."""
+def _json_fault(option: str) -> str:
+    """Return what is wrong with variables on the command line, without a part of the text, which can be a secret."""
     try:
-        if not isinstance(yaml.compose(option, Loader=SafeLoader), yaml.MappingNode):
-            yield "the text after -e is a list, expected NAME=VALUE or a mapping"
-    except yaml.YAMLError as error:
-        problem = yaml_fault(error)[1].partition("(")[2].rstrip(")")
-        yield f'the text after -e is not valid JSON or YAML ({problem}); write -e \'{{"name": "value"}}\''
+        valid = isinstance(yaml.compose(option, Loader=SafeLoader), yaml.MappingNode)
+    except yaml.YAMLError:
+        valid = False
+    return "" if valid else 'the text after -e is not a mapping in JSON or YAML; write -e \'{"name": "value"}\''

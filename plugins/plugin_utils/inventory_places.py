@@ -113,20 +113,11 @@ class Places:
     def _definition(self, place: Place) -> At | None:
         if place.key == place.name:  # a group or a host itself
             names = [*self.groups, *(host for hosts in self.groups.values() for host in hosts)]
-            return next((at for name in names if name == place.name and (at := origin_of(name))), None) or self._line_of(place.name)
+            return next((at for name in names if name == place.name and (at := origin_of(name))), None)  # INI names have none
         if place.kind == "group" and place.key in self.groups.get(place.name, ()):  # a host of a group
             return self._definition(Place("host", place.key, place.key))
         members = [place.name] if place.kind == "host" else self.groups.get(place.name) or []
         return definition(self.raw.get(members[0], {}), place.key, place.below) if members else None
-
-    def _line_of(self, name: str) -> At | None:
-        """Return the line of a name that has no origin, such as in an INI file."""
-        for path in self._files():
-            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-            found = [number for number, line in enumerate(lines, 1) if re.match(rf"\s*\[?['\"]?{re.escape(name)}['\"]?(?=[\s:\]]|$)", line)]
-            if found:
-                return str(path), found[0]
-        return None
 
     def _is_shared(self, place: Place, at: At) -> bool:
         """Report whether hosts of another group have the same definition."""

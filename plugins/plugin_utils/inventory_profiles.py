@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,7 +73,6 @@ class ProfileChecks:
     files: dict[str, dict[str, Any]] = field(default_factory=dict)  # of each folder, its profiles that are files
     broken: set[str] = field(default_factory=set)  # names of profiles whose file has a fault
     users: dict[str, Any] = field(default_factory=dict)  # of each host, the profiles of the user
-    loops: dict[str, list[frozenset[str]]] = field(default_factory=lambda: defaultdict(list))
 
     def check(self, name: str, members: Sequence[str]) -> None:
         """The selected profile of a serving group, and every profile of the user. Values of a wrong type are faults of their own."""
@@ -171,21 +169,20 @@ class ProfileChecks:
         self._adjusted(host, profile, size)
 
     def _add_profile_fault(self, host: str, text: str) -> None:
-        loop = re.search(r"circular reference \((.+?)\)", text)
-        if loop:
-            names = frozenset(loop[1].split(" -> "))
-            if names in self.loops[host]:
-                return
-            self.loops[host].append(names)
-        nearest, known, _sep = text.partition("?; known are: ")
-        text = f"{nearest}?" if known else text
         match = re.match(r"profile (.+?): (?:(?:is|has) |(\S*))", text)  # the key is missing if the whole profile is of a wrong type
-        if text.startswith("gb10_profile: "):
-            self.add("host", host, "gb10_profile", text.removeprefix("gb10_profile: "))
-        elif match:
+        if match:
             self._add_to_profile(host, match[1], match[2] or "", text)
         else:
-            self.add("host", host, "gb10_profiles", text)
+            self.add("host", host, "gb10_profile" if text.startswith("gb10_profile: ") else "gb10_profiles", text.removeprefix("gb10_profile: "))
+
+    def _blame(self, host: str, name: str, text: str, variables: Iterable[str], paths: Iterable[str]) -> None:
+        """Add a fault to the first variable that the inventory sets, else to the first key that a profile of the user sets, else to the selected profile."""
+        key = next((each for each in variables if self.values[host].get(each) not in (None, "", {})), "")
+        path = next((each for each in paths if self._setter(host, name, each)), "")
+        if path and not key:
+            self._add_to_profile(host, name, path, text)
+        else:
+            self.add("host", host, key or "gb10_profile", text.replace(f"set {FLAGS[key]} ", f"set {key} ") if key in FLAGS else text)
 
     def _layers_here(self, host: str, profile: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield what the inventory changes in its profile, by variable: arguments, then criteria."""
@@ -238,39 +235,19 @@ class ProfileChecks:
             text = plan["unsafe"]
         except kv_estimate.PlanError as error:
             text = str(error)
-        keys: tuple[str, ...] = ("vllm_tp2_context", "vllm_tp2_gpu_memory_utilization", "vllm_tp2_extra_args", "vllm_tp2_gate")
+        keys: tuple[str, ...] = ("vllm_tp2_extra_args", "vllm_tp2_gpu_memory_utilization")
+        remedy = text
+        if not text and plan.get("verdict") == "refused" and values.get("vllm_tp2_plan", "enforce") == "enforce":
+            keys, remedy = ("vllm_tp2_context", "vllm_tp2_gpu_memory_utilization", "vllm_tp2_extra_args", "vllm_tp2_gate"), str(plan["remedy"])
+            if name in self.users[host] or any(values.get(key) not in (None, "", {}) for key in keys):  # a shipped one is judged with the memory of the nodes
+                text = f"{plan['msg'].rstrip('.')}; vllm_tp2_plan=report boots in spite of it"
         if text:
-            keys, remedy = ("vllm_tp2_extra_args", "vllm_tp2_gpu_memory_utilization"), text
-        elif plan.get("verdict") == "refused" and values.get("vllm_tp2_plan", "enforce") == "enforce":
-            remedy = str(plan["remedy"])
-            text = f"{plan['msg'].rstrip('.')}; vllm_tp2_plan=report boots in spite of it"
-            if name not in self.users[host] and not self._changed(host, keys):
-                return  # that of a shipped profile is judged with the memory of the nodes
-        else:
-            return
-        key = self._changed(host, keys)
-        if key:
-            self.add("host", host, key, text.replace(f"set {FLAGS.get(key)} ", f"set {key} "))
-            return
-        set_here = [path for path in _MEMORY if self._setter(host, name, path)]
-        named = [path for path in set_here if path.removeprefix("engine.args.") in remedy]
-        self._add_to_profile(host, name, [*named, *set_here, ""][0], text)
-
-    def _changed(self, host: str, keys: Sequence[str]) -> str:
-        """Return the first of these variables that the inventory sets; empty without one."""
-        return next((key for key in keys if self.values[host].get(key) not in (None, "", {})), "")
+            self._blame(host, name, text, keys, sorted(_MEMORY, key=lambda path: path.removeprefix("engine.args.") not in remedy))
 
     def _fit(self, host: str, profile: Mapping[str, Any], size: int) -> None:
         """Whether a serving group can run its profile."""
         text = fit.group_fault(profile, size) if size > 1 else ""  # a group without a worker is a fault of its own
         if text:
-            given = self.values[host].get("vllm_tp2_extra_args") or {}
             flags = [each for each in _PARALLEL if each in text]
-            here = next((each for each in flags if each in given), "")
-            path = next((f"engine.args.{each}" for each in flags if self._setter(host, profile["name"], f"engine.args.{each}")), "")
-            if here:
-                self.add("host", host, "vllm_tp2_extra_args", text, (here,))
-            elif path:
-                self._add_to_profile(host, profile["name"], path, text)
-            else:
-                self.add("host", host, "gb10_profile", text)
+            given = [each for each in flags if each in (self.values[host].get("vllm_tp2_extra_args") or {})]
+            self._blame(host, profile["name"], text, ["vllm_tp2_extra_args"] if given else [], [f"engine.args.{each}" for each in flags])

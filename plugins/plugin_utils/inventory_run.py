@@ -12,11 +12,13 @@ from typing import Any
 
 import yaml
 from ansible import context
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory import command_line
+from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
 from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader
 
+MINE = "inventories/mine"  # what setup.yml writes
 DEFAULT_SOURCES = ("/etc/ansible/hosts", "localhost,")  # without -i
 PLAYBOOKS = Path(__file__).resolve().parents[2] / "playbooks"
+_SPECIAL_TAGS = ("all", "always", "never", "tagged", "untagged")  # words of Ansible itself
 
 
 def _plays(path: Path) -> Iterator[dict[str, Any]]:
@@ -39,11 +41,17 @@ def is_check_alone() -> bool:
     return [path.name for path in own_playbooks([str(each) for each in context.CLIARGS.get("args") or ()])] == ["inventory.yml"]
 
 
-def tags_of(playbooks: Sequence[str]) -> list[str]:
-    """Return the tags of the plays, in order. Empty if a playbook is not one of this collection, whose roles may have tags of their own."""
-    tags = [play["tags"] for path in own_playbooks(playbooks) for play in _plays(path) if play.get("tags")]
-    flat = [str(tag) for each in tags for tag in (each if isinstance(each, list) else [each])]
-    return [tag for tag in dict.fromkeys(flat) if tag != "always"]
+def tag_faults(given: Mapping[str, Sequence[str]], playbooks: Sequence[str]) -> list[tuple[str, str]]:
+    """Return (option, sentence) of each tag that no play has. A playbook that is not of this collection can have roles with tags of their own."""
+    unknown = [(option, tag) for option, tags in given.items() for tag in tags if tag not in _SPECIAL_TAGS]
+    plays = [play["tags"] for path in own_playbooks(playbooks) for play in _plays(path) if play.get("tags")] if unknown else []
+    flat = [str(tag) for each in plays for tag in (each if isinstance(each, list) else [each])]
+    known = [tag for tag in dict.fromkeys(flat) if tag != "always"]
+    return [
+        (option, f"{tag} is not a tag of this playbook{did_you_mean(tag, known)}; known are {', '.join(known)}")
+        for option, tag in unknown
+        if known and tag not in known
+    ]
 
 
 def skipped(arguments: Mapping[str, Any]) -> dict[str, str]:
@@ -59,20 +67,22 @@ def source_fault(sources: Sequence[str], has_hosts: bool = False) -> str:
 
     :param has_hosts: whether a run without an inventory has hosts.
     """
-    missing = [
-        os.path.relpath(each) if os.path.isabs(each) else each
-        for each in sources
-        if "," not in each and each not in DEFAULT_SOURCES and not os.path.exists(each)
-    ]
-    if has_hosts and not missing:
-        return ""
-    folders = [folder for each in missing for folder in (Path(each).parent, Path(each).parent / "inventories") if folder.is_dir()]
-    siblings = [str(folder / entry.name) for folder in folders for entry in sorted(folder.iterdir())]
-    return command_line.source_fault(sources, missing, siblings, inventory_writer())
+    writer = inventory_writer()
+    missing = [each for each in sources if "," not in each and each not in DEFAULT_SOURCES and not os.path.exists(each)]
+    if not missing:
+        add = f"Run `{writer}`, which writes {MINE}, and add" if writer else "Add"
+        return "" if sources or has_hosts else f"no inventory was given. {add} -i {MINE}"
+    absent = Path(os.path.relpath(missing[0]) if os.path.isabs(missing[0]) else missing[0])
+    siblings = [str(each) for folder in (absent.parent, absent.parent / "inventories") if folder.is_dir() for each in sorted(folder.iterdir())]
+    same = next((each for each in siblings if Path(each).name == absent.name), "")
+    hint = f"; did you mean {same}?" if same else did_you_mean(absent, siblings, 0.75)
+    if not hint and writer and absent == Path(MINE):
+        hint = f". Run `{writer}`, which writes it"
+    return f"{absent} does not exist{hint}"
 
 
 def inventory_writer() -> str:
     """Return the command that writes inventories/mine in the working directory; empty if it exists."""
-    if os.path.exists(command_line.MINE):
+    if os.path.exists(MINE):
         return ""
     return "make pair" if os.path.exists("Makefile") and os.path.exists("playbooks/setup.yml") else "ansible-playbook gb10.cluster.setup"

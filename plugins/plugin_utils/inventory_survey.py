@@ -5,19 +5,15 @@
 
 from __future__ import annotations
 
-import fnmatch
 import os
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any
 
-from ansible import constants
 from ansible import context as cli_context
 from ansible.errors import AnsibleError
-from ansible.plugins.loader import connection_loader
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory import check, combinations, command_line, connection, names, rules
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory import check, combinations, connection, names, rules
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.groups import serving_groups
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import CLUSTER_SPEC, PLAYBOOK_SPEC, ROOT_GROUP, Fault, Place
 from ansible_collections.gb10.cluster.plugins.plugin_utils import inventory_files, inventory_run, inventory_watch, role_files
@@ -39,15 +35,6 @@ _KINDS = (
     ("syntax error", "it is not a valid template"),
 )
 _DIGITS = re.compile(r"\d")
-
-
-@cache
-def _ansible_names() -> set[str]:
-    """Return the variables of Ansible that lead to a host."""
-    connection_loader.get("ansible.builtin.ssh", class_only=True)  # loads its settings
-    settings = constants.config.get_configuration_definitions("connection", "ssh").values()
-    magic = {name for known in constants.MAGIC_VARIABLE_MAPPING.values() for name in known}
-    return magic | {each["name"] for setting in settings for each in setting.get("vars") or ()} | {"ansible_python_interpreter"}
 
 
 class Survey:
@@ -103,15 +90,11 @@ class Survey:
 
     def run_extra(self) -> list[Located]:
         """Return the faults of the extra variables alone, for a playbook that needs no inventory."""
-        known = {**self.specs, **self.short}
+        self._check_extra()
         for name, value in self.extra.items():
-            text, near = names.unknown_variable(name, known, self.prefixes, self._foreign())
-            if near:
-                self._add("run", EXTRA, name, text)
-            elif name in self.specs and not names.is_computed(value):
+            if name in self.specs and not names.is_computed(value):
                 for below, fault in rules.faults(name, value, self.specs[name]):
                     self._add("run", EXTRA, name, fault, below)
-        self._check_extra()
         return [self.places.locate(fault) for fault in self.found]
 
     def _add(self, kind: str, name: str, key: str, text: str, below: tuple[str | int, ...] = (), among: tuple[str, ...] = (), example: bool = False) -> None:
@@ -123,10 +106,8 @@ class Survey:
         if text:
             self._add("run", "the command line", "-i", text)
             return True
-        if not {tag for tags in self.tags.values() for tag in tags} <= set(command_line.SPECIAL_TAGS):
-            known = inventory_run.tags_of([str(each) for each in cli_context.CLIARGS.get("args") or ()])
-            for option, text in command_line.tag_faults(self.tags, known):
-                self._add("run", "the command line", option, text)
+        for option, text in inventory_run.tag_faults(self.tags, [str(each) for each in cli_context.CLIARGS.get("args") or ()]):
+            self._add("run", "the command line", option, text)
         return False
 
     def _check_files(self) -> None:
@@ -160,9 +141,6 @@ class Survey:
                     self.found += check.equal_faults(key, given, name)
             self.profiles.check(name, present)
             self._check_limit(name, members)
-        text = command_line.forks_fault(int(cli_context.CLIARGS.get("forks") or 0) or len(self.hosts), serving)
-        if text:
-            self._add("run", "the command line", "--forks", text)
         self._check_extra()
 
     def _read_values(self) -> bool:
@@ -216,14 +194,9 @@ class Survey:
         foreign = self._foreign()
         for host in self.hosts:
             for name, value in self.raw[host].items():
-                if not (name in self.extra or origin_of(name) or origin_of(value)) or self.places.is_of_role(name):
+                if name in self.extra or not (origin_of(name) or origin_of(value)) or self.places.is_of_role(name):
                     continue
-                known = {**self.specs, **self.short} if name in self.extra else self.specs
-                text, near = names.unknown_variable(name, known, self.prefixes, foreign)
-                if name.startswith("ansible_") and name not in constants.COMMON_CONNECTION_VARS and name not in _ansible_names():
-                    hint = did_you_mean(name, _ansible_names(), 0.88)
-                    text, near = f"is not a variable of Ansible{hint}", bool(hint)
-                    text = text if near else ""
+                text, near = names.unknown_variable(name, self.specs, self.prefixes, foreign)
                 if text:
                     (self.found if near else self.warned).append(Fault(Place("host", host, str(name)), text))
 
@@ -238,15 +211,9 @@ class Survey:
             for below, text in rules.faults(name, value, self.specs[name]) if name in self.specs else ():
                 self._add("host", host, name, text, below)
         wrong = {fault.place.key for fault in self.found[before:]}
-        for name, text in combinations.faults(values, self.specs):
+        for name, text in combinations.faults(values):
             if name not in wrong and name in values:
                 self._add("host", host, name, text)
-        for word in self.short.keys() & self.extra.keys():
-            name, value = self.short[word], self.extra[word]
-            if self.specs[name].get("type") == "list" and isinstance(value, str):
-                value = value.split(",")
-            for below, text in rules.faults(name, value, self.specs[name]):
-                self._add("host", host, word, text, below)
         given = values.get("vllm_tp2_failure_classes")
         if given and isinstance(given, list):
             # Few have one, and Ansible compiles a collection's files at each start.
@@ -261,19 +228,20 @@ class Survey:
             self._add("host", host, "vllm_tp2_watch", text, (key,))
 
     def _check_extra(self) -> None:
-        """Extra variables (-e) of playbooks, and those that nothing reads."""
-        known, foreign = {**self.specs, **PLAYBOOK_SPEC}, self._foreign()
-        reported = {fault.place.key for fault in self.found}
+        """Extra variables (-e): the names of all, and the values of those that only a playbook reads."""
+        short = {word: self.specs[name] for word, name in self.short.items()}
+        known, foreign = {**self.specs, **short, **PLAYBOOK_SPEC}, self._foreign()
         for name, value in self.extra.items():
-            if name in PLAYBOOK_SPEC:
-                for _path, text in rules.faults(name, value, PLAYBOOK_SPEC[name]):
-                    self._add("run", EXTRA, name, text)
-            elif name == "_raw_params":
-                self._add("run", EXTRA, "-e", command_line.raw_fault(str(value), [*known, *self.short]))
-            elif not name.startswith(("ansible", *self.prefixes)) and name not in reported and not any(fnmatch.fnmatchcase(name, each) for each in foreign):
-                text = command_line.extra_fault(name, self.specs, [*self.short, *PLAYBOOK_SPEC], self.prefixes)
-                if text:
-                    self._add("run", EXTRA, name, text)
+            spec = PLAYBOOK_SPEC.get(name) or short.get(name)
+            text, near = names.unknown_variable(name, known, self.prefixes, foreign, typed=True)
+            if name == "_raw_params":  # a word can be a part of a secret
+                self._add("run", EXTRA, "-e", "a word has no name and '='; expected NAME=VALUE, and a value with spaces in quotes: -e \"NAME='two words'\"")
+            elif text:
+                (self.found if near else self.warned).append(Fault(Place("run", EXTRA, name), text))
+            elif spec:
+                given = value.split(",") if spec.get("type") == "list" and isinstance(value, str) else value
+                for below, fault in rules.faults(self.short.get(name, name), given, spec):
+                    self._add("run", EXTRA, name, fault, below)
 
     def _check_limit(self, name: str, members: Sequence[str]) -> None:
         """A stage that needs all hosts of a serving group, in a run without some of them."""

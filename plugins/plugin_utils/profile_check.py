@@ -22,49 +22,29 @@ DECIDED_BY = {"host": "engine.api.host", "port": "engine.api.port", "served-mode
 LITERAL_ALLOWED = ("tensor-parallel-size", "distributed-executor-backend")
 
 
-def _steps(path: str) -> str:
-    return path.replace("[", ".[") + "."
-
-
-class _Faults:
-    """All faults of a profile: (path of the key, text)."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.faults: list[tuple[str, str]] = []
-
-    def note(self, path: str, text: str) -> None:
-        """Record a fault."""
-        self.faults.append((path, f"profile {self.name}: {path} {text}"))
-
-    def sound(self, *paths: str) -> bool:
-        """Tell whether these keys, and all above and below them, have no fault."""
-        pairs = [(_steps(fault), _steps(path)) for fault, _text in self.faults for path in paths]
-        return not any(fault.startswith(path) or path.startswith(fault) for fault, path in pairs)
-
-
 def check(name: str, raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a merged profile (without ``extends``) with every default filled in. Raise ProfileError with all its faults."""
-    checker = _Faults(name)
+    """Return a merged profile (without ``extends``) with every default. Raise ProfileError with all its faults by the schema, else with all others."""
     profile, faults = compared(raw)
-    for path, text in faults:
-        checker.note(path, text)
-    # A key that is invalid by the schema is not in the profile: only sound parts are checked further.
-    if checker.sound("engine.args"):
-        _check_args(profile["engine"]["args"], checker.note)
-    for table in ("env", "head_env", "worker_env"):
-        for key, value in profile.get(table, {}).items():
-            if holds_secret(key, value):
-                checker.note(f"{table}.{key}", "looks like a secret, and a profile must not contain one: use vllm_tp2_secret_env")
-    _check_placeholders(profile, checker.note)
-    if checker.sound("image.mods"):
-        _check_mods(profile["image"]["mods"], checker.note)
-    if checker.sound("container.volumes", "container.cache_dirs"):
-        _check_container(profile["container"], checker.note)
-    if checker.sound("engine", "gate", "model", "drafter", "ranks", "container"):
-        _derive(profile, checker.note)
-    if checker.faults:
-        texts = tuple(dict.fromkeys(text for _path, text in checker.faults))
+    if not faults:
+
+        def note(path: str, text: str) -> None:
+            faults.append((path, text))
+
+        _check_args(profile["engine"]["args"], note)
+        for table in ("env", "head_env", "worker_env"):
+            for key, value in profile[table].items():
+                if holds_secret(key, value):
+                    note(f"{table}.{key}", "looks like a secret, and a profile must not contain one: use vllm_tp2_secret_env")
+        _check_placeholders(profile, note)
+        _check_mods(profile["image"]["mods"], note)
+        _check_container(profile["container"], note)
+        for key, value in profile.items():
+            if any("\x00" in each or "\r" in each for each in _strings(value)):
+                note(key, "contains a NUL or carriage return, which a command line cannot carry")
+        if not faults:
+            _derive(profile, note)
+    if faults:
+        texts = tuple(dict.fromkeys(f"profile {name}: {path} {text}" for path, text in faults))
         raise ProfileError("; ".join(texts), texts)
     return profile
 
@@ -159,13 +139,12 @@ def _placeholders(value: Any) -> Iterator[str]:
 
 def _check_placeholders(profile: Mapping[str, Any], note: Any) -> None:
     """Record each placeholder where nothing replaces it."""
-    engine, box = profile.get("engine", {}), profile.get("container", {})
-    ray = engine.get("ray", {})
-    places = [(f"engine.args.{key}", value) for key, value in engine.get("args", {}).items() if key.replace("_", "-") not in PLACEHOLDERS]
-    places += [(f"engine.ray.{key}", ray.get(key)) for key in ("head_args", "worker_args")]
+    ray = profile["engine"]["ray"]
+    places = [(f"engine.args.{key}", value) for key, value in profile["engine"]["args"].items() if key.replace("_", "-") not in PLACEHOLDERS]
+    places += [(f"engine.ray.{key}", ray[key]) for key in ("head_args", "worker_args")]
     places += [(f"{name}.{key}", (profile.get(name) or {}).get(key)) for name in ("model", "drafter") for key in ("path", "relative_path")]
-    places += [(f"container.volumes[{i}]", volume) for i, volume in enumerate(box.get("volumes", []))]
-    env = [(f"{table}.{key}", value) for table in ("env", "head_env", "worker_env") for key, value in profile.get(table, {}).items()]
+    places += [(f"container.volumes[{i}]", volume) for i, volume in enumerate(profile["container"]["volumes"])]
+    env = [(f"{table}.{key}", value) for table in ("env", "head_env", "worker_env") for key, value in profile[table].items()]
     own = [_STORE, *PLACEHOLDERS.values()]
     for path, value in places + env:
         volume, variable = path.startswith("container."), path.partition(".")[0].endswith("env")

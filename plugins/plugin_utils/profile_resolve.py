@@ -17,7 +17,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile import model
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import PRACTICAL
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import DEFAULT_PROFILE, human_int, kind_of, store_mount
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_check import check
-from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_schema import SCHEMA, ProfileError, shown
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_schema import ProfileError, shown
 
 # Keys that a resolved profile has besides those of the schema. ``defaults`` has the paths of what :func:`_pair_defaults` set; a shipped one has none.
 ADDED = ("name", "lineage", "defaults")
@@ -80,9 +80,8 @@ def _layers(name: str, shipped: Mapping[str, Any], users: Mapping[str, Any]) -> 
                 raise ProfileError(f"profile {current}: extends names the profile itself, and no shipped profile has this name. {remedy}")
             known = sorted(set(shipped) | set(users))
             what = f"profile {child}: extends is {current!r}, which" if child else f"gb10_profile: {current!r}"
-            hint = f"known are: {', '.join(known)} (a profile of your own goes into gb10_profiles, or as a file into gb10_profiles_directory)"
-            near = f"; remove what follows {current.strip()}, a line end or a space" if current.strip() in known else did_you_mean(current, known)
-            raise ProfileError(f"{what} is not a known profile{near}; {hint}")
+            hint = f"; known are: {', '.join(known)} (a profile of your own goes into gb10_profiles, or as a file into gb10_profiles_directory)"
+            raise ProfileError(f"{what} is not a known profile{did_you_mean(current, known) or hint}")
         if (current, from_user) in seen:
             loop = [entry[0] for entry in seen[seen.index((current, from_user)) :]] + [current]
             raise ProfileError(f"profile {name}: extends is a circular reference ({' -> '.join(loop)}). Remove extends from one of them")
@@ -94,11 +93,6 @@ def _layers(name: str, shipped: Mapping[str, Any], users: Mapping[str, Any]) -> 
         if kind:
             remedy = "move it to a file elsewhere, and make a profile of it with ansible-playbook playbooks/import.yml -e recipe=FILE"
             raise ProfileError(f"profile {current}: is a {kind}, expected a profile; {remedy}")
-        name_line = next((key for key in ("gb10_profiles", current) if key not in SCHEMA["properties"] and isinstance(raw.get(key), Mapping)), "")
-        if name_line:
-            remedy = f"remove the line {name_line}: and indent the lines below it less"
-            has = "a profile has its name from its file, or from its line in gb10_profiles"
-            raise ProfileError(f"profile {current}: {name_line} is not a key of a profile; {remedy}, because {has}")
         near = "" if "extends" in raw else nearest("extends", raw, 0.8)
         if near:  # what the profile would inherit is missing too
             raise ProfileError(f"profile {current}: {near} is not a key of a profile; did you mean extends?")

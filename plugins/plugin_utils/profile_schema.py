@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -24,8 +23,6 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import Safe
 SCHEMA: dict[str, Any] = yaml.load((PROFILES_DIR / "schema/profile.yml").read_text(encoding="utf-8"), Loader=SafeLoader)  # noqa: S506  a safe loader
 _TYPES = {"string": "a string", "integer": "a whole number", "number": "a number", "boolean": "true or false", "array": "a list", "object": "a mapping"}
 _FORMATS = {"image": IMAGE, "size": SIZE}
-# Lists of the words of a command.
-_COMMANDS = ("command", "entrypoint", "shell", "head_args", "worker_args")
 
 
 class ProfileError(ValueError):
@@ -65,23 +62,14 @@ def resolved(spec: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**SCHEMA["$defs"][spec["$ref"].rpartition("/")[2]], **spec} if "$ref" in spec else spec
 
 
-def _type_hint(value: Any, spec: Mapping[str, Any], path: str) -> str:
+def _type_hint(value: Any, spec: Mapping[str, Any]) -> str:
     """Return how to write a value of the wrong type; empty if nothing is known."""
     wanted, keys = types(spec)[:1], spec.get("properties", {})
     if wanted == ["string"] and isinstance(value, (int, float)):
         return f': write it in quotes, "{str(value).lower() if isinstance(value, bool) else value}"'
-    if wanted == ["string"] and isinstance(value, Mapping) and path.startswith("container.volumes["):
-        return "; write host:container:ro"
-    if path == "image.build" and isinstance(value, Mapping):
-        return ": the name of a folder with a Dockerfile, which has the repository, pull requests, pins and proofs as its lines"
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and "min" in keys:
-        return f", such as {{min: {value}}}"
-    if isinstance(value, str) and keys:
+    if keys and not isinstance(value, (Mapping, list)):
         return f"; write {[*spec.get('x-required', ()), *keys][0]}: ... below it"
-    if wanted == ["array"] and spec["items"].get("type") == "string" and isinstance(value, str) and len(value) <= 60:
-        words = value.split() if path.rpartition(".")[2] in _COMMANDS else [value]
-        return f", such as [{', '.join(word if re.fullmatch(r'[A-Za-z/][A-Za-z0-9_./-]*', word) else json.dumps(word) for word in words)}]"
-    return ""
+    return f", such as {json.dumps(value.split())}" if wanted == ["array"] and isinstance(value, str) and len(value) <= 60 else ""
 
 
 def _expected(spec: Mapping[str, Any]) -> str:
@@ -90,7 +78,7 @@ def _expected(spec: Mapping[str, Any]) -> str:
 
 @cache
 def validator() -> Any:
-    """Return the validator: JSON Schema, with a fault for each unknown and each missing key, and the types of YAML."""
+    """Return the validator: JSON Schema, with a fault for each unknown and each missing key."""
     try:
         from jsonschema import Draft202012Validator, FormatChecker, ValidationError, validators  # 0.2 s
     except ImportError as error:
@@ -116,17 +104,8 @@ def validator() -> Any:
     formats = FormatChecker(formats=())
     for name, text in _FORMATS.items():
         formats.checks(name)(lambda value, text=text: not isinstance(value, str) or re.fullmatch(text, value) is not None)
-    number = (int, float)
-    checker = Draft202012Validator.TYPE_CHECKER.redefine_many(
-        {
-            "object": lambda _checker, value: isinstance(value, Mapping),
-            "array": lambda _checker, value: isinstance(value, (list, tuple)),
-            "integer": lambda _checker, value: isinstance(value, int) and not isinstance(value, bool),
-            "number": lambda _checker, value: isinstance(value, number) and not isinstance(value, bool) and math.isfinite(value),
-        }
-    )
     keywords = {"additionalProperties": unknown, "x-required": required, "pattern": pattern}
-    return validators.extend(Draft202012Validator, keywords, type_checker=checker)(SCHEMA, format_checker=formats)
+    return validators.extend(Draft202012Validator, keywords)(SCHEMA, format_checker=formats)
 
 
 def _fault(error: Any) -> tuple[str, str]:
@@ -151,7 +130,7 @@ def _fault(error: Any) -> tuple[str, str]:
         return path, f"is {masked(value)!r}, expected {spec['patternErrorMessage']}"
     if error.validator in ("minimum", "maximum"):
         return path, f"is {value}, expected at {'least' if error.validator == 'minimum' else 'most'} {error.validator_value:g}"
-    return path, f"is {shown(value)}, expected {_expected(spec)}{_type_hint(value, spec, path)}"
+    return path, f"is {shown(value)}, expected {_expected(spec)}{_type_hint(value, spec)}"
 
 
 _seen: dict[str, list[tuple[str, str]]] = {}  # a task resolves the same profile a dozen times
@@ -191,28 +170,7 @@ def _complete(value: Any, spec: Mapping[str, Any]) -> Any:
     return str(value) if isinstance(value, str) else value
 
 
-def _sound(value: Any, wrong: set[str], path: str = "") -> Any:
-    """Return a value without what is wrong below it."""
-    if isinstance(value, Mapping):
-        places = {key: f"{path}.{key}" if path else str(key) for key in value}
-        return {key: _sound(item, wrong, places[key]) for key, item in value.items() if places[key] not in wrong and isinstance(key, str)}
-    if isinstance(value, list):
-        return [_sound(item, wrong, f"{path}[{i}]") for i, item in enumerate(value) if f"{path}[{i}]" not in wrong]
-    return value
-
-
-def _unwritable(value: Any, path: str = "") -> Iterator[str]:
-    """Yield the paths of strings that a command line cannot carry."""
-    pairs = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in pairs:
-        yield from _unwritable(item, f"{path}[{key}]" if isinstance(value, list) else f"{path}.{key}".lstrip("."))
-    if isinstance(value, str) and ("\x00" in value or "\r" in value):
-        yield path
-
-
 def compared(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
-    """Return a profile with its defaults and without what is invalid, and (path of the key, what is wrong with it) of each fault."""
-    complete: dict[str, Any] = _complete(raw, SCHEMA)
-    faults = _schema_faults(complete)
-    profile: dict[str, Any] = _sound(complete, {path for path, _text in faults})
-    return profile, faults + [(path, "contains a NUL or carriage return, which a command line cannot carry") for path in _unwritable(profile)]
+    """Return a profile with its defaults, and (path of the key, what is wrong with it) of each fault by the schema."""
+    profile: dict[str, Any] = _complete(raw, SCHEMA)
+    return profile, list(_schema_faults(profile))

@@ -14,6 +14,11 @@ from ansible_collections.gb10.cluster.plugins.module_utils._common import redact
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
 
 _SHORT = re.compile(r"\{\{ (\w+) \| default\(")
+# Variables of Ansible that lead to a host, and are written by hand.
+_CONNECTION = (
+    *("ansible_host", "ansible_port", "ansible_user", "ansible_password", "ansible_ssh_private_key_file"),
+    *("ansible_become_password", "ansible_become_pass"),
+)
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 #: Why a build argument that is a secret is refused, and what to do; ends a sentence.
 BUILD_ARGUMENT = (
@@ -62,24 +67,29 @@ def short_names(specs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     return {short: name for short, name in found.items() if short not in specs}
 
 
-def unknown_variable(name: str, known: Mapping[str, Any], prefixes: Mapping[str, str], foreign: Sequence[str] = ()) -> tuple[str, bool]:
+def unknown_variable(name: str, known: Mapping[str, Any], prefixes: Mapping[str, str], foreign: Sequence[str] = (), typed: bool = False) -> tuple[str, bool]:
     """Return a sentence if a variable looks like one of this collection and is not one, and whether it is nearly one. Another role can have the others.
 
     :param known: every variable of the collection.
     :param prefixes: prefix (with its underscore) to its owner, such as ``vllm_tp2_`` to ``the role vllm_tp2``.
     :param foreign: names and wildcards of the user's other variables.
+    :param typed: whether it was typed for this run (``-e``), so that more is meant for this collection.
     """
     if name in known or any(fnmatch.fnmatchcase(name, pattern) for pattern in foreign):
         return "", False
+    if name.startswith("ansible_"):
+        hint = did_you_mean(name, _CONNECTION, 0.9) if name not in _CONNECTION else ""
+        return (f"is not a variable of Ansible{hint}", True) if hint else ("", False)
     right = next((each for each in (name.lower(), _CAMEL.sub("_", name).lower(), name.replace("-", "_")) if each != name and each in known), "")
     owner = max((prefix for prefix in prefixes if name.startswith(prefix)), key=len, default="")
-    ends = [prefix + name.removeprefix(owner) for prefix in prefixes if "_" in name and prefix + name.removeprefix(owner) in known]
+    ends = [prefix + name.removeprefix(owner) for prefix in prefixes if (typed or "_" in name) and prefix + name.removeprefix(owner) in known]
     if right or (ends and (not owner or (owner == "gb10_" and len(ends) == 1))):
-        return f"is not a variable of this collection; did you mean {right or ends[0]}?", True
+        of_role = ends and not ends[0].startswith("gb10_")
+        return f"is not a variable of this collection; did you mean {right or ' or '.join(ends if of_role else ends[:1])}?", True
     if not owner:
         alike = name.startswith(tuple(prefix.partition("_")[0] + "_" for prefix in prefixes))
-        hint = did_you_mean(name, known, 0.85 if alike else 0.9)
-        return (f"looks like a variable of this collection, but is not one{hint}", True) if hint else ("", False)
+        hint = did_you_mean(name, known, 0.8 if typed else 0.85 if alike else 0.9)
+        return (f"is not a variable of this collection{hint}", True) if hint else ("", False)
     hint = did_you_mean(name, known, 0.85)
     other = "; correct the name, remove it, or list it in gb10_foreign_variables if another role reads it"
     return f"is not a variable of {prefixes[owner]}{hint or other}", bool(hint)

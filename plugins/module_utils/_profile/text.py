@@ -16,7 +16,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory 
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.kv_estimate import KIB_PER_GIB, make_plan
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import DEFAULT_PROFILE
 
-HEADER = ("profile", "context", "requests", "KV cache", "speculation", "util", "executor", "pool (gate)", "image", "size, time", "published")
 # How an image is available, best first: text, and why it has this place.
 AVAILABLE = (
     ("pull", "a registry has it"),
@@ -82,35 +81,16 @@ def _published_size(profile: Mapping[str, Any]) -> str:
     return ", ".join(text.format(value) for value, text in figures if value is not None) or "-"
 
 
-def row(profile: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return one profile as the cells of :data:`HEADER`."""
-    args, published = profile["engine"]["args"], profile["published"]
-    headline = next((text.format(published[key]) for key, text in HEADLINES if key in published), "-")
-    return (
-        profile["name"],
-        thousands(profile["gate"]["context"]),
-        str(args.get("max-num-seqs", "-")),
-        str(args.get("kv-cache-dtype", "-")),
-        _speculation(args),
-        str(args.get("gpu-memory-utilization", "-")),
-        profile["engine"]["executor"],
-        _pool(profile),
-        _image(profile["image"]),
-        _published_size(profile),
-        headline,
-    )
-
-
 def facts(profile: Mapping[str, Any]) -> dict[str, Any]:
     """Return what to choose a profile by. GiB and minutes are null if they are not published. The GiB of the model include the drafter's."""
-    image, args = profile["image"], profile["engine"]["args"]
-    cells = dict(zip(HEADER, row(profile)))
+    image, args, published = profile["image"], profile["engine"]["args"], profile["published"]
+    speed = next((text.format(published[key]) for key, text in HEADLINES if key in published), "-")
     return {
         "name": profile["name"], "summary": profile["summary"], "model": profile["model"]["id"], "image": _image(image), "image_reference": image["reference"],
         "image_gib": image["size_gib"], "download_gib": image["download_gib"], "build_minutes": image["build_minutes"],
         "model_gib": models.disk_gib(profile) or None,
-        "context": profile["gate"]["context"], "requests": args.get("max-num-seqs"), "kv_cache": cells["KV cache"], "speculation": cells["speculation"],
-        "kv_pool": cells["pool (gate)"], "speed": cells["published"], "published": profile["published"],
+        "context": profile["gate"]["context"], "requests": args.get("max-num-seqs"), "kv_cache": str(args.get("kv-cache-dtype", "-")),
+        "speculation": _speculation(args), "kv_pool": _pool(profile), "speed": speed, "published": published,
     }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_files import faults
-from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_run import skipped
+from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_run import PLAYBOOKS, skipped, source_fault, tag_faults
 from unit.fixtures.host.tree import write
 
 PAIR = "gb10:\n  children:\n    pair1:\n      hosts:\n        a:\n        b:\n"
@@ -28,8 +28,6 @@ def found(folder: Path, *options: str) -> list[str]:
         ("a: 1\nhunter2\nb: 1\n", "2: YAML: the file is not valid YAML here (the colon after the name is missing, or the space after the colon)"),
         ("a: hunter2: x\n", "1: YAML: the file is not valid YAML here (a second colon in one line, or a line that is indented too far; put a value"),
         ("a: *hunter2\n", "1: YAML: the file is not valid YAML here (YAML reads a word with * as an alias, which is not defined; put the value in"),
-        ("a: !hunter2\n", "1: YAML: Ansible does not know the tag here; put a string that starts with an exclamation mark in quotes"),
-        ("a: !valt x\n", "1: YAML: Ansible does not know the tag here; did you mean !vault?; put a string"),
         ("- a: 1\n", "1: YAML: the file contains a list here, expected variables, each as name: value"),
         ("hunter2\n", "1: YAML: the file contains a string here, expected variables"),
         ("a: {b: 1, b: 2}\n", "1: b: is set twice, first in line 1; remove one"),
@@ -63,10 +61,10 @@ def test_a_file_that_is_not_text_has_its_line(tmp_path: Path) -> None:
             PAIR.replace("        b:", "        ansible_host: 10.0.0.1"),
             "6: YAML: ansible_host has a value here, expected the name of a host; indent a variable",
         ),
-        (PAIR.replace("      hosts", "      host"), "4: YAML: host is not a part of a group, expected one of hosts, children, vars; did you mean hosts?"),
-        (PAIR.replace("        a:\n        b:\n", "        - a\n"), "5: YAML: hosts contains a list here, expected a host on each line, with a colon"),
-        ("gb10:\n  children:\n    - pair1\n", "3: YAML: children contains a list here, expected a group on each line, with a colon after its name"),
-        ("gb10: 1\n", "1: YAML: gb10 has a value here, expected a group with hosts, children or vars; a variable belongs in group_vars, or below vars"),
+        (PAIR.replace("      hosts", "      host"), "4: YAML: host is not a part of a group, expected hosts, children or vars"),
+        (PAIR.replace("        a:\n        b:\n", "        - a\n"), "5: YAML: a list is here, expected a host on each line, with a colon"),
+        ("gb10:\n  children:\n    - pair1\n", "3: YAML: a list is here, expected a group on each line, with a colon after its name"),
+        ("gb10: 1\n", "1: YAML: gb10 has a value here, expected the name of a group"),
         (f"{PAIR}        a:\n", "7: a: is set twice, first in line 5; remove one"),
         ("plugin: x\nhosts: [a]\n", ""),
         ("- hosts: all\n", ""),  # a playbook in the folder
@@ -78,14 +76,10 @@ def test_a_file_of_hosts_and_groups(text: str, sentence: str, tmp_path: Path) ->
     assert [each.startswith(f"hosts.yml:{sentence}") for each in lines] == [True] * bool(sentence), lines
 
 
-@pytest.mark.parametrize(
-    ("option", "part"),
-    [('{"a": "hunter2"', "is not valid JSON or YAML (a bracket opens here and is not closed)"), ("[hunter2]", "is a list, expected NAME=VALUE"), ("a=b", ""),
-     ('{"a": 1}', "")],
-)  # fmt: skip
-def test_extra_variables_in_json(option: str, part: str) -> None:
+@pytest.mark.parametrize(("option", "fault"), [('{"a": "hunter2"', True), ("[hunter2]", True), ("a=b", False), ('{"a": 1}', False)])
+def test_extra_variables_in_json(option: str, fault: bool) -> None:
     lines = [each.sentence() for each in faults([], [], [option])]
-    assert [part in each for each in lines] == [True] * bool(part)
+    assert ["is not a mapping in JSON or YAML" in each for each in lines] == [True] * fault
     assert "hunter2" not in str(lines)
 
 
@@ -101,3 +95,29 @@ def test_options_that_leave_out_the_check(arguments: dict[str, Any], option: str
     found = {name: text for name, text in skipped(arguments).items() if text}
     assert list(found) == [option] * bool(option)
     assert all(text.startswith(part) for text in found.values())
+
+
+@pytest.mark.parametrize(
+    ("given", "playbook", "expected"),
+    [
+        ({"--tags": ["sysctll"], "--skip-tags": ["wieghts"]}, "site.yml", {"--tags": "did you mean sysctl?", "--skip-tags": "did you mean weights?"}),
+        ({"--tags": ["sysctl", "never", "tagged"], "--skip-tags": ["all"]}, "site.yml", {}),
+        ({"--tags": ["anything"]}, "of_another.yml", {}),
+    ],
+)
+def test_a_tag_that_no_play_has_is_named(given: dict[str, list[str]], playbook: str, expected: dict[str, str]) -> None:
+    found = dict(tag_faults(given, [str(PLAYBOOKS / playbook) if playbook == "site.yml" else playbook]))
+    assert found.keys() == expected.keys()
+    assert all(part in found[option] for option, part in expected.items())
+
+
+def test_an_inventory_that_is_not_given_or_does_not_exist_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert source_fault([]) == "no inventory was given. Run `ansible-playbook gb10.cluster.setup`, which writes inventories/mine, and add -i inventories/mine"
+    assert source_fault(["inventories/mine"]) == "inventories/mine does not exist. Run `ansible-playbook gb10.cluster.setup`, which writes it"
+    (tmp_path / "inventories/mine").mkdir(parents=True)
+    assert source_fault([]) == "no inventory was given. Add -i inventories/mine"
+    assert source_fault(["mien"]) == "mien does not exist"
+    assert source_fault(["mine"]) == "mine does not exist; did you mean inventories/mine?"
+    assert source_fault(["inventories/mien"]) == "inventories/mien does not exist; did you mean inventories/mine?"
+    assert source_fault(["inventories/mine"]) == source_fault([], has_hosts=True) == ""

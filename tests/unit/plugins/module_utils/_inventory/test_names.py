@@ -42,6 +42,20 @@ def test_reports_a_misspelt_name_with_the_nearest(name: str, hint: str) -> None:
     assert (hint in text, near) == (True, True)
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("context", "vllm_tp2_context"), ("profile", "gb10_profile"), ("state", "vllm_tp2_state"), ("stroe_x", ""), ("profle", ""), ("my_own_thing", "")],
+)
+def test_a_name_that_was_typed_for_this_run_is_more_likely_ours(name: str, hint: str) -> None:
+    text, near = names.unknown_variable(name, KNOWN, PREFIXES, typed=True)
+    assert (text.partition("; ")[2], near) == (f"did you mean {hint}?" if hint else "", bool(hint))
+
+
+@pytest.mark.parametrize(("name", "near"), [("ansible_hosts", True), ("ansible_host", False), ("ansible_ssh_user", False), ("ansible_become_pass", False)])
+def test_a_misspelt_variable_that_leads_to_a_host_is_named(name: str, near: bool) -> None:
+    assert names.unknown_variable(name, KNOWN, PREFIXES) == (("is not a variable of Ansible; did you mean ansible_host?", True) if near else ("", False))
+
+
 def test_a_name_of_another_role_is_not_near_one() -> None:
     text, near = names.unknown_variable("docker_users", KNOWN, PREFIXES)
     assert ("gb10_foreign_variables" in text, near) == (True, False)
