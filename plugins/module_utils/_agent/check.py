@@ -42,7 +42,7 @@ def check(group: Group, options: argparse.Namespace) -> int:
     for level, batch in load_test.batches(prompts, levels):
         rows.append(load_test.row_of(level, batch, ask(batch, level)))
         _print(options, load_test.stream_lines(rows[-1]) if options.streams else load_test.table(rows)[0 if len(rows) == 1 else -1 :])
-    document = judged(found, rows, "" if options.streams else _drift(ask, prompts, max(levels)))
+    document = judged(found, rows)
     answer(options, document, closing_lines(document))
     if not document["passed"]:
         complain(document["sentence"])
@@ -92,29 +92,19 @@ def _asker(group: Group, release: Mapping[str, Any], timeout: float) -> Ask:
     return ask
 
 
-def _drift(ask: Ask, prompts: Prompts, level: int) -> str:
-    """Ask one prompt without sampling, alone and among others, and compare."""
-    victim = load_test.unsampled(prompts)
-    others = [prompt for prompt in prompts if prompt is not victim][: level - 1]
-    if victim is None or not others:
-        return ""
-    alone, among = ask([victim], 1), ask([victim, *others], level)
-    return load_test.drift(alone[0], among[0], len(others))
-
-
 def _print(options: argparse.Namespace, lines: Sequence[str]) -> None:
     """Print lines, unless a document follows."""
     for line in [] if options.json else lines:
         show(line)
 
 
-def judged(found: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], drift: str) -> dict[str, Any]:
+def judged(found: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the document. `found` has group, release, profile, port and streams (whether a line is printed for each stream)."""
     bad = load_test.complaint(found["group"], rows)
     return {
-        "schema": SCHEMA, **found, "passed": not bad, "drift": drift, "rows": list(rows),
+        "schema": SCHEMA, **found, "passed": not bad, "rows": list(rows),
         "sentence": bad or f"{found['group']}: {sum(row['requests'] for row in rows)} replies, none bad. {AGENT_HINT}",
-        "notes": [f"{found['group']}: {each}" for each in (drift, load_test.cut(rows)) if each],
+        "notes": [f"{found['group']}: {load_test.cut(rows)}"] if load_test.cut(rows) else [],
     }  # fmt: skip
 
 

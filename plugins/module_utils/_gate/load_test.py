@@ -97,22 +97,6 @@ def batches(prompts: Sequence[Mapping[str, Any]], levels: Sequence[int]) -> list
     return out
 
 
-def unsampled(prompts: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Return the first prompt that is asked without sampling: the server gives the same reply again, also while it answers others."""
-    return next((prompt for prompt in prompts if "temperature" not in prompt["body"]), None)
-
-
-def drift(alone: Mapping[str, Any], among: Mapping[str, Any], others: int) -> str:
-    """Return the sentence about two replies to the same prompt, alone and among others; empty if they are the same or one did not come."""
-    if not (alone.get("ok") and among.get("ok")) or alone.get("text") == among.get("text"):
-        return ""
-    return (
-        f"without sampling, the reply to the same prompt is {reply.shown(dict(alone))[:80]!r} alone and {reply.shown(dict(among))[:80]!r} among"
-        f" {others} others. Rounding can cause this."
-        " If replies mix contexts, the image lacks a concurrency fix (docs/tuning.md#garbled-replies)."
-    )
-
-
 def cut(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the sentence about replies that were cut at their length before the answer began; empty if there are none. They are not judged as bad."""
     number, total = sum(row["cut"] for row in rows), sum(row["requests"] for row in rows)

@@ -14,7 +14,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_prob
 
 RELEASE = {"release": "4f0c61d2a9be", "profile": "mine", "host": "10.0.0.11", "port": 8888}
 FRANCE = [{"prompt": "The capital of France is", "expect": "Paris"}]
-TWO = ["2 + 2?", "A colour?"]
 VERDICT = "pair1: 3 replies, none bad. If an agent still shows garbage, see docs/tuning.md#garbled-replies: its session, its fallback models, its parameters."
 
 
@@ -84,17 +83,6 @@ def test_one_bad_reply_of_three_is_named_and_returns_2(head: Head, streams: tupl
     head.texts = ["Paris.", "Paris.", ""]
     found = head.document(*streams, code=2)
     assert (found["passed"], f"{found['sentence']}\n") == (False, error)
-
-
-def test_one_prompt_is_asked_alone_and_among_others_and_a_difference_fails_nothing(head: Head) -> None:
-    head.texts = ["four.", "four.", "blue.", "four.", "five.", "blue."]
-    found = head.document(prompts=TWO)
-    assert "'four.' alone and 'five.' among 1 others" in found["drift"]
-    assert [len(asked["requests"]) for asked in head.asked] == [1, 2, 1, 2]
-    assert f"pair1: {found['drift']}" in check.lines(found)
-    head.texts, head.asked = ["four.", "blue."], []
-    assert head.document("--streams", "--concurrency=2", prompts=TWO)["drift"] == ""
-    assert len(head.asked) == 1, "streams compare no replies"
 
 
 def test_prompts_of_a_file_are_asked_and_those_of_the_collection_without_one(head: Head) -> None:

@@ -65,19 +65,6 @@ def test_one_prompt_is_longer_than_a_wrong_cache_layout_survives() -> None:
     assert min(len(before), len(after)) > 1000
 
 
-def test_the_prompt_that_is_compared_alone_and_among_others_is_one_without_sampling() -> None:
-    sampled = {"prompt": "a", "body": {"temperature": None}}
-    assert (load_test.unsampled(load_test.prompts_of([sampled, "b", "c"])) or {})["prompt"] == "b"
-    assert load_test.unsampled(load_test.prompts_of([sampled])) is None
-
-
-def test_a_reply_that_differs_among_others_is_reported_with_both_texts() -> None:
-    sentence = load_test.drift(good("391"), good("the capital of Portugal"), 5)
-    assert "'391' alone and 'the capital of Portugal' among 5 others" in sentence
-    assert load_test.drift(good("391"), good("391"), 5) == ""
-    assert load_test.drift(good("391"), LOST, 5) == ""  # a missing reply is a fault of its own level
-
-
 @pytest.mark.parametrize(
     ("prompt", "reply", "fault"),
     [
