@@ -2,7 +2,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the roles gpu, readahead and sysctl set on a node: files, values of the kernel, units."""
+"""What the roles docker, gpu, readahead and sysctl set on a node: files, values of the kernel, units."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DOCUMENTATION = r"""
 module: host_settings
 short_description: Apply the settings of one host role to a node, read them back, and undo them
 description:
-  - The module of the roles C(gpu), C(readahead) and C(sysctl). Each plans what a node needs, and this module applies it in the same way.
+  - The module of the roles C(docker), C(gpu), C(readahead) and C(sysctl). Each plans what a node needs, and this module applies it in the same way.
   - Files have a marker; a file of that name without it is not replaced. Live values and units are recorded in C(/var/lib/gb10-cluster) before their
     first change. O(state=absent) removes the files and restores what is recorded.
   - What is set is read back from the live system.
@@ -30,7 +30,7 @@ options:
     description:
       - The role whose settings these are.
     type: str
-    choices: [gpu, readahead, sysctl]
+    choices: [docker, gpu, readahead, sysctl]
     required: true
   state:
     description:
@@ -93,17 +93,33 @@ kho:
       kho=off is on the kernel command line, and KHO keeps no memory: CmaFree 0 of CmaTotal 0 kB, MemFree 114.0 GiB; before: CmaFree 940604 of
       CmaTotal 0 kB, MemFree 88.0 GiB
 packages:
-  description: Packages that the out-of-memory policy needs and that are missing. Install them and call the module again.
-  returned: with the role sysctl
+  description: Packages that are missing. Install them and call the module again.
+  returned: with the roles docker and sysctl
   type: list
   elements: str
   sample: []
+left:
+  description: What was left alone, with the reason.
+  returned: with the role docker
+  type: list
+  elements: str
+  sample: ['log-driver stays "journald", which the user has chosen']
+restart_required:
+  description: Whether the policy asks for a restart of the daemon that could not happen in this run.
+  returned: with the role docker
+  type: bool
+restarted:
+  description: Whether the daemon was restarted, or would be.
+  returned: with the role docker
+  type: bool
 """
 
 from collections.abc import Mapping
 from typing import Any, Callable
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DockerError
+from ansible_collections.gb10.cluster.plugins.module_utils._docker.setup import Setup
 from ansible_collections.gb10.cluster.plugins.module_utils._host.changes import Editor, run_module
 from ansible_collections.gb10.cluster.plugins.module_utils._host.gpu_clocks import GpuClocks
 from ansible_collections.gb10.cluster.plugins.module_utils._host.memory import UmaError
@@ -111,6 +127,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._host.readahead_node 
 from ansible_collections.gb10.cluster.plugins.module_utils._host.tuning import MemoryPolicy
 
 ROLES: dict[str, Callable[[Editor, str, Mapping[str, Any]], dict[str, Any]]] = {
+    "docker": lambda edit, state, settings: Setup(edit, state, settings).run(),
     "gpu": lambda edit, state, settings: GpuClocks(edit, state, settings).run(),
     "readahead": lambda edit, state, settings: Readahead(edit).run(state, settings),
     "sysctl": lambda edit, state, settings: MemoryPolicy(edit, state, settings).run(),
@@ -129,7 +146,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     params = module.params
-    run_module(module, lambda edit: ROLES[params["role"]](edit, params["state"], params["settings"]), UmaError)
+    run_module(module, lambda edit: ROLES[params["role"]](edit, params["state"], params["settings"]), UmaError, DockerError)
 
 
 if __name__ == "__main__":

@@ -39,9 +39,10 @@ def can_raise(memlock: int) -> bool:
 class Setup:
     """The engine of one node. All methods raise DockerError, HostError and OSError."""
 
-    def __init__(self, edit: Editor, params: Mapping[str, Any], raisable: Callable[[int], bool] = can_raise, pause: float = 1.0) -> None:
-        """Read the node; `params` are the module's options, `pause` the seconds between two questions to an engine that starts."""
+    def __init__(self, edit: Editor, state: str, params: Mapping[str, Any], raisable: Callable[[int], bool] = can_raise, pause: float = 1.0) -> None:
+        """Read the node; `params` are the variables of the role docker, `pause` the seconds between two questions to an engine that starts."""
         self.node = edit.node
+        self.state = state
         self.params = params
         self.edit = edit
         self.raisable = raisable
@@ -161,7 +162,7 @@ class Setup:
         try:
             self.edit.command("systemctl", "daemon-reload")
             self.edit.command("systemctl", verb, UNIT)
-            end = time.monotonic() + self.params["start_timeout"]
+            end = time.monotonic() + int(self.params["start_timeout"])
             while time.monotonic() < end and not self.answers():
                 time.sleep(self.pause)
         finally:
@@ -242,7 +243,7 @@ class Setup:
 
     def run(self) -> dict[str, Any]:
         """Apply the option `state`, and return the module's result."""
-        return self.present() if self.params["state"] == "present" else self.absent()
+        return self.present() if self.state == "present" else self.absent()
 
     def result(self, restart: Restart, packages: list[str]) -> dict[str, Any]:
         """Return the module's result."""
@@ -253,5 +254,5 @@ class Setup:
             "packages": packages,
             "restart_required": restart.required,
             "restarted": restart.now,
-            "shown": [*([restart.message] if restart.required else []), *(self.left if self.params["state"] == "absent" else [])],
+            "shown": [*([restart.message] if restart.required else []), *(self.left if self.state == "absent" else [])],
         }

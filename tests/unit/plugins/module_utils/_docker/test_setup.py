@@ -50,7 +50,7 @@ class Machine(Tree):
 
     def docker(self, state: str = "present", check: bool = False, raisable: bool = True, **params: Any) -> dict[str, Any]:
         self.commands.clear()
-        return Setup(Editor(Node(str(self.root), self.run), check), {**PARAMS, "state": state, **params}, lambda _memlock: raisable, 0.0).run()
+        return Setup(Editor(Node(str(self.root), self.run), check), state, {**PARAMS, **params}, lambda _memlock: raisable, 0.0).run()
 
 
 @pytest.fixture
