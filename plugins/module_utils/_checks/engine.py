@@ -77,6 +77,8 @@ def agent_path(head: Rank, group: Group) -> Iterator[Event]:
         if peer["ok"] or known == {} or (known and known["active"] is False):
             continue
         remedy = next((text for pattern, text in _REMEDIES if re.search(pattern, error, re.IGNORECASE)), "").format(host=host, address=address)
+        if known is None:  # site.yml is refused without this node
+            remedy = f"let {host} answer first. If the rail stays silent then, test it with `ping {address}` on the head"
         yield found(f"the agent on {head.host} cannot reach {host} ({address}) over the rail: {error}", remedy, hosts=[head.host, host])
 
 

@@ -231,6 +231,8 @@ class Setup:
             if not self.edit.remove_own(path, MARKER) and self.node.exists(path):
                 self.left.append(f"{path} is not managed by gb10.cluster, so it stays")
         self.edit.remove_empty_folder(os.path.dirname(DROP_IN))
+        if pending and self.serving:
+            self.left.append(f"{', '.join(self.serving)} serves and goes on; the daemon has its settings of before from its next start on")
         units = [*self.record.get("cdi", []), *([UNIT] if self.record.get("enabled_before") is False and self.engine.enabled else [])]
         for unit in units:
             self.edit.step(f"{unit} disabled, as before", "systemctl", "disable", "--no-reload", unit)

@@ -724,7 +724,9 @@ def test_the_path_to_a_worker_that_was_installed_again_has_no_finding(pair: Pair
 def test_the_path_to_a_worker_that_does_not_answer_ansible_is_reported(pair: Pair) -> None:
     serve(pair, 0, ok=False, error="No route to host")
     ranks = [Rank("spark-1", 0, pair.facts(0)), Rank("spark-2", 1, {}, "timed out", True)]
-    assert [entry.id for entry in verdict_on(ranks, NEEDS).findings] == ["reachable", "agent_path"]
+    found = verdict_on(ranks, NEEDS).findings
+    assert [entry.id for entry in found] == ["reachable", "agent_path"]
+    assert "site.yml" not in found[1].remedy, "it is refused without this node"
 
 
 def test_settings_of_sshd_that_exclude_the_head_are_errors(pair: Pair) -> None:

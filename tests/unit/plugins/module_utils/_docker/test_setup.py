@@ -173,6 +173,7 @@ def test_a_file_of_another_owner_stays(machine: Machine) -> None:
 def test_removes_only_installed_packages_and_never_under_a_serving_container(machine: Machine) -> None:
     machine.docker(installed=["docker.io"])
     machine.engine.containers = {"x": RANK}
+    assert any("rank0 serves and goes on" in line for line in machine.docker("absent", check=True)["shown"])
     with pytest.raises(DockerError, match=r"rank0 is serving\. Nothing was changed"):
         machine.docker("absent", remove_packages=True)
     machine.engine.containers = {}
