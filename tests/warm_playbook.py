@@ -116,7 +116,7 @@ def run(
     return ansible(folder, words, cwd=project, env=env)
 
 
-def play(folder: Path, text: str, *arguments: str, hosts: str = LOCAL_PAIR, **variables: object) -> Run:
+def play(folder: Path, text: str, *arguments: str, hosts: str = LOCAL_PAIR, **variables: Any) -> Run:
     """Run the text of a playbook on hosts that are this machine."""
     (folder / "hosts.yml").write_text(hosts.format(python=sys.executable), encoding="utf-8")
     (folder / "play.yml").write_text(text, encoding="utf-8")

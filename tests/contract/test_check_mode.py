@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from warm_playbook import play
 
@@ -45,7 +46,7 @@ def test_a_drafter_is_staged_next_to_a_model_that_all_ranks_have(tmp_path: Path)
         "engine": {"args": {"speculative-config": {"method": "eagle3", "model": "/models/org/draft"}}},
         "container": {"volumes": ["{model_store}:/models:ro"]},
     }  # fmt: skip
-    given: dict[str, object] = {"gb10_model_store": str(store), "gb10_profile": "two", "gb10_profiles": {"two": profile}, "weights_reserve_gib": 0}
+    given: dict[str, Any] = {"gb10_model_store": str(store), "gb10_profile": "two", "gb10_profiles": {"two": profile}, "weights_reserve_gib": 0}
     result = play(tmp_path, WEIGHTS, "--check", **given)
     assert result.rc == 0, result.stdout
     lock = "Compare with the lock file, or record it there"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import warm_playbook
 from playbook import LOCAL_PAIR, Run
@@ -49,9 +50,9 @@ IGNORE = (
 )
 
 
-def play(folder: Path, *arguments: str, text: str = PLAY, hosts: str = HOSTS, **variables: object) -> Run:
+def play(folder: Path, *arguments: str, text: str = PLAY, hosts: str = HOSTS, **variables: Any) -> Run:
     """Run the two plays, or others."""
-    wanted = {"preflight_ignore": IGNORE.split(), "gb10_receipts": str(folder / "receipts")} | variables
+    wanted: dict[str, Any] = {"preflight_ignore": IGNORE.split(), "gb10_receipts": str(folder / "receipts")} | variables
     return warm_playbook.play(folder, text, *arguments, hosts=hosts.replace("{store}", str(folder)), **wanted)
 
 

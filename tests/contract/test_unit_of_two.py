@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import warm_playbook
@@ -11,9 +12,9 @@ import yaml
 from playbook import ROLE_PLAY, Run, plays_of
 
 
-def play(folder: Path, tasks: str, *arguments: str, more: dict[str, int] | None = None, **variables: object) -> Run:
+def play(folder: Path, tasks: str, *arguments: str, more: dict[str, int] | None = None, **variables: Any) -> Run:
     plays = [{**each, **(more or {})} for each in yaml.safe_load(plays_of(tasks))]
-    given = {"gb10_profile": "dspark-nvfp4-1m-seed", "vllm_tp2_directory": str(folder / "node"), **variables}
+    given: dict[str, Any] = {"gb10_profile": "dspark-nvfp4-1m-seed", "vllm_tp2_directory": str(folder / "node"), **variables}
     return warm_playbook.play(folder, yaml.safe_dump(plays, sort_keys=False), *arguments, **given)
 
 
