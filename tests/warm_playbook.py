@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any
 
-from playbook import REPO, Run
+from playbook import LOCAL_PAIR, REPO, Run
 
 #: What every run has in its environment, unless the test sets another value.
 SETTINGS = {
@@ -114,6 +114,13 @@ def run(
         (folder / "extra.json").write_text(json.dumps(dict(variables)), encoding="utf-8")
         words += ["-e", f"@{folder}/extra.json"]
     return ansible(folder, words, cwd=project, env=env)
+
+
+def play(folder: Path, text: str, *arguments: str, hosts: str = LOCAL_PAIR, **variables: Any) -> Run:
+    """Run the text of a playbook on hosts that are this machine."""
+    (folder / "hosts.yml").write_text(hosts.format(python=sys.executable), encoding="utf-8")
+    (folder / "play.yml").write_text(text, encoding="utf-8")
+    return run(folder, "play.yml", folder / "hosts.yml", *arguments, variables=variables, project=folder)
 
 
 # --- the process that forks --------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playbook import LOCAL_PAIR, REPO, Run
+from playbook import LOCAL_PAIR, Run
 from warm_playbook import run
 
 pytestmark = pytest.mark.slow
@@ -56,7 +56,7 @@ def play(folder: Path, name: str, *arguments: str) -> Run:
         "gb10_profile": "b12x-fp8-1m", "vllm_tp2_directory": f"{folder}/node", "gb10_receipts": f"{folder}/receipts",
         "vllm_tp2_sanity_prompts": [{"prompt": "The capital of France is", "expect": "Paris"}],
     }  # fmt: skip
-    return run(folder, f"playbooks/{name}.yml", folder / "hosts.yml", *arguments, variables=given, env={"ANSIBLE_CONFIG": str(REPO / "ansible.cfg")})
+    return run(folder, f"playbooks/{name}.yml", folder / "hosts.yml", *arguments, variables=given)
 
 
 def test_smoke_prints_the_streams_and_sanity_each_level(api: type[Api], tmp_path: Path) -> None:

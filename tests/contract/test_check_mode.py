@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
+from typing import Any
 
-from playbook import LOCAL_PAIR, REPO, Run
-from warm_playbook import run
+from warm_playbook import play
 
 WEIGHTS = """
 - name: Weights
@@ -36,14 +35,6 @@ IMAGE = """
 """
 
 
-def check(folder: Path, text: str, **variables: object) -> Run:
-    """Run a play in check mode."""
-    (folder / "hosts.yml").write_text(LOCAL_PAIR.format(python=sys.executable), encoding="utf-8")
-    (folder / "play.yml").write_text(text, encoding="utf-8")
-    env = {"ANSIBLE_COLLECTIONS_PATH": str(REPO / "collections"), "ANSIBLE_CONFIG": str(REPO / "ansible.cfg")}
-    return run(folder, "play.yml", folder / "hosts.yml", "--check", variables=variables, env=env, project=folder)
-
-
 def test_a_drafter_is_staged_next_to_a_model_that_all_ranks_have(tmp_path: Path) -> None:
     """Both ranks are this computer, so what is there is equal."""
     store = tmp_path / "store"
@@ -55,8 +46,8 @@ def test_a_drafter_is_staged_next_to_a_model_that_all_ranks_have(tmp_path: Path)
         "engine": {"args": {"speculative-config": {"method": "eagle3", "model": "/models/org/draft"}}},
         "container": {"volumes": ["{model_store}:/models:ro"]},
     }  # fmt: skip
-    given: dict[str, object] = {"gb10_model_store": str(store), "gb10_profile": "two", "gb10_profiles": {"two": profile}, "weights_reserve_gib": 0}
-    result = check(tmp_path, WEIGHTS, **given)
+    given: dict[str, Any] = {"gb10_model_store": str(store), "gb10_profile": "two", "gb10_profiles": {"two": profile}, "weights_reserve_gib": 0}
+    result = play(tmp_path, WEIGHTS, "--check", **given)
     assert result.rc == 0, result.stdout
     lock = "Compare with the lock file, or record it there"
     assert {(host, task.rpartition("| ")[2].removeprefix("gb10.cluster.weights : ")) for host, task in result.changed} == {
@@ -65,12 +56,12 @@ def test_a_drafter_is_staged_next_to_a_model_that_all_ranks_have(tmp_path: Path)
     assert "org/model: 1 files, 7 bytes, equal on one, two" in result.stdout
     assert sorted(path.name for path in store.rglob("*")) == ["model", "model.safetensors", "org"]
 
-    refused = check(tmp_path, WEIGHTS, **given, weights_download="never")
+    refused = play(tmp_path, WEIGHTS, "--check", **given, weights_download="never")
     assert refused.last_message.startswith(f"No rank of pair1 has the whole model org/draft in {store}/org/draft (one: {store}/org/draft does not exist)")
 
 
 def test_an_image_that_one_rank_pulls_comes_to_the_others(tmp_path: Path) -> None:
-    result = check(tmp_path, IMAGE, image_reference="vllm:1")
+    result = play(tmp_path, IMAGE, "--check", image_reference="vllm:1")
     assert result.rc == 0, result.stdout
     assert {(host, task.rpartition("| ")[2]) for host, task in result.changed} == {("one", "Pull or build"), ("two", "Load it")}
     assert "vllm:1: to be made the same on one, two" in result.stdout
@@ -78,7 +69,9 @@ def test_an_image_that_one_rank_pulls_comes_to_the_others(tmp_path: Path) -> Non
 
 def test_ranks_that_come_one_after_the_other_are_refused_in_a_sentence(tmp_path: Path) -> None:
     """A foreign playbook with serial."""
-    result = check(tmp_path, WEIGHTS.replace("  roles:", "  serial: 1\n  roles:"), gb10_model_store=str(tmp_path), gb10_profile="dspark-nvfp4-1m-seed")
+    result = play(
+        tmp_path, WEIGHTS.replace("  roles:", "  serial: 1\n  roles:"), "--check", gb10_model_store=str(tmp_path), gb10_profile="dspark-nvfp4-1m-seed"
+    )
     assert result.rc != 0
     assert result.last_message.startswith("The ranks of pair1 must have the same model, and two is not in this run (or failed earlier in it): run without")
 
@@ -102,6 +95,6 @@ LOCK = """
 def test_a_refused_image_ends_the_run_on_all_ranks(tmp_path: Path) -> None:
     """Else the other ranks get it, and lose the caches of the one that serves."""
     (tmp_path / ".gb10.lock.yml").write_text("images: {'vllm:1': {fingerprint: first}}\n", encoding="utf-8")
-    result = check(tmp_path, LOCK, image_reference="vllm:1")
+    result = play(tmp_path, LOCK, "--check", image_reference="vllm:1")
     assert sorted(failure[0] for failure in result.failures) == ["one", "two"], result.stdout
     assert "expected first, found other" in result.stdout

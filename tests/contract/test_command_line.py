@@ -36,13 +36,6 @@ def test_files_of_variables_limits_and_tags_of_the_command_line_are_judged(tmp_p
     assert "(--skip-tags roce)" in text
 
 
-def test_a_misspelt_variable_is_refused_without_an_inventory(tmp_path: Path) -> None:
-    done = warm_playbook.ansible(tmp_path, [str(REPO / "playbooks/import.yml"), "-e", "recpie=flash.yaml"], cwd=tmp_path)
-    assert done.rc == 2
-    assert "1. the extra variables (-e): recpie: is not a variable of this collection; did you mean recipe?\n" in done.stdout
-    assert [path.name for path in tmp_path.glob("*profiles*")] == []
-
-
 def test_a_warm_run_is_like_one_of_the_program(tmp_path: Path) -> None:
     words = [str(REPO / "playbooks/inventory.yml"), "-i", inventory(tmp_path, PAIR.replace("255.255.2", "255.255.1")), "-v"]
     own = {key: value for key, value in warm_playbook.SETTINGS.items() if key.startswith("ANSIBLE_")}

@@ -51,17 +51,6 @@ argument_specs:
 """
 DEFAULTS = "image_state: present\nimage_mirrors: []\nimage_limit:\nimage_group: \"{{ lookup('x') }}\"\n"
 README = "# image\n\n<!-- variables -->\n<!-- /variables -->\n\nend\n"
-TABLE = """<!-- variables -->
-
-| variable | type | default | meaning |
-|---|---|---|---|
-| `image_state` | str: `present`, `absent` | `present` | `present` pulls, `absent` removes. See `gb10.cluster.x`, `gb10.cluster.y`, `a \\| b`. |
-| `image_mirrors` | list of dict | `[]` | Where else to look. |
-| `image_mirrors[].url` | str | (required) | The mirror. |
-| `image_limit` | int |  | No default. |
-| `image_group` | dict | `{{ lookup('x') }}` | Computed. |
-
-<!-- /variables -->"""
 
 
 @pytest.fixture
@@ -78,14 +67,6 @@ def repo(tmp_path: Path) -> Path:
         (tmp_path / folder).mkdir(exist_ok=True)
         shutil.copy(REPO / folder / name, tmp_path / folder / name)
     return tmp_path
-
-
-def test_writing_makes_the_table_and_nothing_else_and_the_check_agrees(repo: Path) -> None:
-    """What stands around the markers stays."""
-    assert docs.run(repo, check=False) == []
-    text = (repo / "roles" / "image" / "README.md").read_text(encoding="utf-8")
-    assert text == f"# image\n\n{TABLE}\n\nend\n"
-    assert docs.run(repo, check=True) == []
 
 
 def test_the_check_names_what_differs_and_writes_nothing(repo: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,10 +11,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import yaml
-from playbook import LOCAL_PAIR, REPO
-from warm_playbook import ansible, run
+from playbook import REPO
+from warm_playbook import ansible, play
 
 LINKS = REPO / "collections" / "ansible_collections" / "gb10" / "cluster"
 SHARED_ACTION = """
@@ -37,18 +36,10 @@ SHARED_ACTION = """
 """
 
 
-@pytest.mark.parametrize("name", ["extensions", "galaxy.yml", "meta", "playbooks", "plugins", "profiles", "roles"])
-def test_a_plain_checkout_finds_itself_by_links(name: str) -> None:
+def test_a_plain_checkout_finds_itself_by_links_and_they_are_all_there_is() -> None:
     """An install over the checkout would replace them by a copy that goes stale."""
-    path = LINKS / name
-    assert path.is_symlink()
-    assert os.readlink(path) == f"../../../../{name}"
-    assert path.resolve() == REPO / name
-
-
-def test_the_links_are_all_there_is() -> None:
-    """No link that a loop of directories could come from, and no stray copy."""
-    assert sorted(path.name for path in LINKS.iterdir()) == ["extensions", "galaxy.yml", "meta", "playbooks", "plugins", "profiles", "roles"]
+    names = ["extensions", "galaxy.yml", "meta", "playbooks", "plugins", "profiles", "roles"]
+    assert {path.name: os.readlink(path) for path in LINKS.iterdir()} == {name: f"../../../../{name}" for name in names}
 
 
 def test_setup_reads_the_whole_version_report_of_ansible(tmp_path: Path) -> None:
@@ -96,9 +87,7 @@ def test_every_module_has_one_action_of_the_collection() -> None:
 
 
 def test_modules_that_share_an_action_have_their_own_defaults_and_its_remedies(tmp_path: Path) -> None:
-    (tmp_path / "hosts.yml").write_text(LOCAL_PAIR.format(python=sys.executable), encoding="utf-8")
-    (tmp_path / "play.yml").write_text(SHARED_ACTION, encoding="utf-8")
-    done = run(tmp_path, "play.yml", tmp_path / "hosts.yml", env={"ANSIBLE_CONFIG": str(REPO / "ansible.cfg")}, project=tmp_path)
+    done = play(tmp_path, SHARED_ACTION)
     mine, none, broken = [event["event_data"]["res"]["msg"] for event in done.events if event["event"] == "runner_on_ok"]
     assert mine.startswith("root is /none, ")
     assert none == "missing required arguments: reference"

@@ -98,12 +98,6 @@ def test_the_inventory_of_a_page_is_accepted_as_it_is_printed(tmp_path: Path) ->
     assert (outcome.rc, outcome.failures) == (0, []), outcome.stdout[-4000:]
 
 
-def test_a_snippet_that_cannot_work_is_refused(tmp_path: Path) -> None:
-    """A utilization that leaves no pool, in a block as pages have it."""
-    text = 'Text:\n\n```yaml\ngb10_profile: b12x-fp8-1m\nvllm_tp2_gpu_memory_utilization: "0.70"\n```\n'
-    assert "at least 1,000,000 are needed" in str(validate(tmp_path, snippets("page.md", text)).failures)
-
-
 # --- an ansible-core that is too old ---------------------------------------------------------------------------------------------
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
-import pytest
-from playbook import LOCAL_PAIR, REPO, Run
+import warm_playbook
+from playbook import LOCAL_PAIR, Run
 from warm_playbook import run
 
 PLAY = """
@@ -49,24 +50,14 @@ IGNORE = (
 )
 
 
-def play(folder: Path, *arguments: str, **variables: object) -> Run:
-    """Run the two plays."""
-    (folder / "hosts.yml").write_text(HOSTS.format(python=sys.executable, store=folder), encoding="utf-8")
-    (folder / "play.yml").write_text(PLAY, encoding="utf-8")
-    wanted = {"preflight_ignore": IGNORE.split(), "gb10_receipts": str(folder / "receipts")} | variables
-    env = {"ANSIBLE_COLLECTIONS_PATH": str(REPO / "collections"), "ANSIBLE_CONFIG": str(REPO / "ansible.cfg")}
-    return run(folder, "play.yml", folder / "hosts.yml", *arguments, variables=wanted, env=env, project=folder)
+def play(folder: Path, *arguments: str, text: str = PLAY, hosts: str = HOSTS, **variables: Any) -> Run:
+    """Run the two plays, or others."""
+    wanted: dict[str, Any] = {"preflight_ignore": IGNORE.split(), "gb10_receipts": str(folder / "receipts")} | variables
+    return warm_playbook.play(folder, text, *arguments, hosts=hosts.replace("{store}", str(folder)), **wanted)
 
 
-@pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
-    """One run in check mode, over both groups, with output=json."""
-    folder = tmp_path_factory.mktemp("preflight")
-    return play(folder, "--check", output="json"), folder
-
-
-def test_an_unreachable_rank_is_a_finding_and_stops_its_group_alone(done: tuple[Run, Path]) -> None:
-    result, _folder = done
+def test_an_unreachable_rank_is_a_finding_and_stops_its_group_alone_and_check_mode_writes_the_report(tmp_path: Path) -> None:
+    result = play(tmp_path, "--check", output="json")
     assert result.rc != 0
     failed = {host: message for host, _task, message in result.failures}
     assert set(failed) >= {"three", "four"}, result.stdout
@@ -75,12 +66,8 @@ def test_an_unreachable_rank_is_a_finding_and_stops_its_group_alone(done: tuple[
     assert "error reachable (four): It cannot be reached: " in failed["three"]
     assert failed["four"].endswith("They are listed at three.")
     assert {host for host, _end in result.tasks("Change something")} == {"one", "two"}
-
-
-def test_nothing_is_changed_and_check_mode_writes_the_report(done: tuple[Run, Path]) -> None:
-    result, folder = done
     assert result.changed == set()
-    good, bad = (json.loads((folder / f"receipts/reports/preflight-{name}.json").read_text(encoding="utf-8")) for name in ("pair1", "pair2"))
+    good, bad = (json.loads((tmp_path / f"receipts/reports/preflight-{name}.json").read_text(encoding="utf-8")) for name in ("pair1", "pair2"))
     assert (good["ready"], bad["ready"]) == (True, False)
     assert [entry["id"] for entry in bad["findings"] if entry["severity"] == "error"] == ["reachable"]
 
@@ -100,16 +87,11 @@ NO_PREFLIGHT = """
 
 # tests/unit/plugins/module_utils/_host/test_access.py has the other causes.
 def test_why_no_module_runs_is_named_with_and_without_preflight(tmp_path: Path) -> None:
-    text = HOSTS.format(python=sys.executable, store=tmp_path).replace("two: {", f"two: {{ansible_python_interpreter: {tmp_path}/none/python3, ")
-    (tmp_path / "hosts.yml").write_text(text, encoding="utf-8")
-    env = {"ANSIBLE_COLLECTIONS_PATH": str(REPO / "collections"), "ANSIBLE_CONFIG": str(REPO / "ansible.cfg")}
-    wanted = {"preflight_ignore": IGNORE.split(), "gb10_receipts": str(tmp_path / "receipts")}
-    (tmp_path / "play.yml").write_text(NO_PREFLIGHT, encoding="utf-8")
-    result = run(tmp_path, "play.yml", tmp_path / "hosts.yml", env=env, project=tmp_path)
+    hosts = HOSTS.replace("two: {{", f"two: {{{{ansible_python_interpreter: {tmp_path}/none/python3, ")
+    result = play(tmp_path, text=NO_PREFLIGHT, hosts=hosts)
     assert "Install python3 (3.9 or later) there (apt install python3), or set ansible_python_interpreter." in result.last_message
     assert result.last_message.startswith("two: ")
-    (tmp_path / "play.yml").write_text(PLAY, encoding="utf-8")
-    result = run(tmp_path, "play.yml", tmp_path / "hosts.yml", "--limit", "pair1", variables=wanted, env=env, project=tmp_path)
+    result = play(tmp_path, "--limit", "pair1", hosts=hosts)
     failed = {host: message for host, _task, message in result.failures}
     assert "error python (two): Its facts could not be read: " in failed["one"]
 

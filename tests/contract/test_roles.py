@@ -61,8 +61,7 @@ def play(folder: Path, text: str, *arguments: str, **variables: object) -> Run:
     (folder / "hosts.yml").write_text(HOSTS.format(python=sys.executable), encoding="utf-8")
     (folder / "plays").mkdir()
     (folder / "plays" / "play.yml").write_text(text, encoding="utf-8")
-    env = {"ANSIBLE_COLLECTIONS_PATH": str(REPO / "collections"), "ANSIBLE_CONFIG": str(REPO / "ansible.cfg")}
-    return run(folder, "plays/play.yml", folder / "hosts.yml", *arguments, variables=variables, env=env, project=folder)
+    return run(folder, "plays/play.yml", folder / "hosts.yml", *arguments, variables=variables, project=folder)
 
 
 @pytest.mark.parametrize("specs", sorted((REPO / "roles").glob("*/meta/argument_specs.yml")), ids=lambda path: path.parts[-3])

@@ -41,16 +41,6 @@ def starts(lines: list[str], title: str, *columns: str) -> list[str]:
     return rows
 
 
-def test_validate_prints_its_verdict_and_the_ranks_in_order(tmp_path: Path) -> None:
-    screen = play(tmp_path, "validate")
-    lines = screen.splitlines()
-    assert "\\n" not in screen
-    assert "pair1: valid. Estimated KV pool: 1,766,005 tokens (1,000,000 needed)." in lines
-    rows = starts(lines, "rank  host", "host", "profile", "image", "secrets")
-    assert [row.split()[:2] for row in rows] == [["0", "one"], ["1", "two"]]
-    assert "services:" not in screen
-
-
 def test_validate_shows_the_compose_files_on_request_and_json_as_one_line(tmp_path: Path) -> None:
     screen = play(tmp_path, "validate", "-e", "output=json", "-e", "validate_show=true", "-e", f"validate_output={tmp_path}/out")
     (document,) = documents(screen)
@@ -59,16 +49,6 @@ def test_validate_shows_the_compose_files_on_request_and_json_as_one_line(tmp_pa
     assert document["pool"]["needed_tokens"] == 1000000
     for rank in document["ranks"]:
         assert rank["compose"] == (tmp_path / f"out/pair1/rank{rank['rank']}-{rank['host']}/compose.yaml").read_text(encoding="utf-8")
-
-
-def test_profiles_is_a_table_with_what_is_available_today_first(tmp_path: Path) -> None:
-    screen = play(tmp_path, "profiles")
-    assert "\\n" not in screen
-    rows = starts(screen.splitlines(), "profile  ", "image", "speed", "model")
-    assert rows[0].startswith("b12x-fp8-1m *")
-    kinds = [row.removeprefix("b12x-fp8-1m *").split()[0 if row is rows[0] else 1] for row in rows]
-    assert kinds == sorted(kinds, key=["pull", "build", "own", "missing"].index)
-    assert "No inventory was parsed" not in screen
 
 
 def test_import_is_a_text_or_a_document(tmp_path: Path) -> None:

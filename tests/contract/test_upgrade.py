@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import warm_playbook
 import yaml
 from playbook import REPO, Run
-from warm_playbook import run
 
 pytestmark = pytest.mark.slow
 
@@ -29,10 +28,7 @@ PLAYS = {each["name"]: each for each in yaml.safe_load((REPO / "playbooks/upgrad
 def play(folder: Path, tasks: dict[str, list[dict[str, Any]]], *arguments: str, **variables: object) -> Run:
     """Run plays of the playbook, some with other tasks."""
     plays = [{**PLAYS[name], **({"tasks": tasks[name]} if name in tasks else {})} for name in ("One batch for each serving group", "Upgrade")]
-    (folder / "hosts.yml").write_text(HOSTS.format(python=sys.executable), encoding="utf-8")
-    (folder / "play.yml").write_text(yaml.safe_dump(plays, sort_keys=False), encoding="utf-8")
-    env = {"ANSIBLE_COLLECTIONS_PATH": str(REPO / "collections"), "ANSIBLE_CONFIG": str(REPO / "ansible.cfg")}
-    return run(folder, "play.yml", folder / "hosts.yml", *arguments, variables=variables, env=env, project=folder)
+    return warm_playbook.play(folder, yaml.safe_dump(plays, sort_keys=False), *arguments, hosts=HOSTS, **variables)
 
 
 @pytest.mark.parametrize(("limit", "batches"), [((), ["s1,s3", "s2,s4"]), (("--limit", "pair2"), ["s2,s4"])], ids=["all", "limit"])

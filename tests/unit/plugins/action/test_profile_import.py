@@ -180,8 +180,3 @@ def test_a_script_and_a_mod_next_to_the_recipe(tmp_path: Path) -> None:
     assert [each["field"] for each in out["document"]["unmapped"] if each["field"].startswith("mods")] == ["mods[1] mods/none"]
     (tmp_path / "recipes/.git").mkdir()
     assert len(yaml.safe_load(Path(run(tmp_path, recipe=str(tmp_path / "recipes/r.yaml"), name="b")["document"]["path"]).read_text())["image"]) == 2
-
-
-def test_a_yaml_key_that_is_given_twice_is_refused_with_its_line(tmp_path: Path) -> None:
-    with pytest.raises(AnsibleActionFail, match=r"recipe\.yaml: line 4: the key model is given twice with different values"):
-        run(tmp_path, RECIPE + "model: org/n\n")

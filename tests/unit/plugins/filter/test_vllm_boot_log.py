@@ -20,19 +20,6 @@ def test_a_log_without_its_last_line_end_keeps_its_figures() -> None:
     assert facts["kv_cache"]["tokens"] == 2044166
 
 
-def test_a_whole_log() -> None:
-    """As text and as bytes."""
-    raw = (FIXTURES / "oom.log").read_bytes()
-    assert read(raw) == read(raw.decode())
-    assert read(raw)["failure"]["class"] == "cuda_oom"
-
-
-def test_a_class_of_the_user() -> None:
-    """As in the inventory."""
-    facts = read("RuntimeError: licence of kv has expired\n", [{"class": "licence", "pattern": "licence of (?P<p>.*) has", "remedy": "Renew {p}."}])
-    assert facts["failure"]["remedy"] == "Renew kv."
-
-
 @pytest.mark.parametrize(("log", "extra", "message"), [(5, None, "was given a int"), ("x", [{"class": "a"}], "has no pattern")], ids=["no text", "bad class"])
 def test_what_is_no_log_is_refused_in_a_sentence(log: Any, extra: Any, message: str) -> None:
     """Never a traceback."""

@@ -691,18 +691,6 @@ def test_the_last_line_of_a_finished_log(text: str, path: tuple[str, ...], value
     assert fact(text, path) == value
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1000])
-def test_slices_of_any_size_give_the_same(size: int) -> None:
-    """Also in the middle of a character and of a line end."""
-    raw = (OOM.read_bytes() + HEAD.read_bytes()).replace(b"\n", b"\r\n")
-    log = BootLog()
-    for at in range(0, len(raw), size):
-        log.feed(raw[at : at + size])
-        if at % 500 == 0:
-            log.facts()
-    assert log.facts(final=True) == parse(raw)
-
-
 def test_line_numbers_count_newlines() -> None:
     """As an editor shows them; a bare carriage return begins no line."""
     facts = parse("a\rb\rc\r\n\nGPU KV cache size: 9,072 tokens\n")

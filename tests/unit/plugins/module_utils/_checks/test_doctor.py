@@ -86,6 +86,8 @@ def test_commands_are_those_of_the_checkout_or_of_the_installed_collection() -> 
     assert away.command("{site} --tags roce", [], ["spark-1"]) == "ansible-playbook gb10.cluster.site -i '/etc/my pair' --tags roce"
     assert PLACES.command("{on} 'df -h; sudo df'", ["spark-2"], ["spark-1", "spark-2"]) == "ssh -t -p 2222 nvidia@10.0.0.12 'df -h; sudo df'"
     assert away.command("{on} 'df -h; sudo df'", ["spark-1"], "spark-1") == "df -h; sudo df"
+    reboot = PLACES.command(CHECKS["memory_stuck"].command, ["spark-2"], ["spark-1", "spark-2"])
+    assert reboot == "ansible-playbook playbooks/reboot.yml -i inventories/mine -e reboot_all=true --limit spark-1,spark-2"
 
 
 def test_a_failed_boot_is_named_with_its_verdict_once() -> None:
@@ -267,11 +269,6 @@ def test_a_rank_without_a_release_is_a_finding() -> None:
     data = report(group(second=rank(1, info=info(1, current="", releases=[])), named=""))
     assert (found(data)["release_files"]["hosts"], found(data)["release_files"]["severity"]) == (["spark-2"], "warning")
     assert {"area": "drift", "hosts": list(HOSTS), "reason": "the release was not rendered"} in data["not_checked"]
-
-
-def test_a_reboot_is_limited_to_the_group() -> None:
-    command = PLACES.command(CHECKS["memory_stuck"].command, ["spark-2"], ["spark-1", "spark-2"])
-    assert command == "ansible-playbook playbooks/reboot.yml -i inventories/mine -e reboot_all=true --limit spark-1,spark-2"
 
 
 @pytest.mark.parametrize(

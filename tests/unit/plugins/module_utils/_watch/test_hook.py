@@ -109,12 +109,6 @@ def test_a_user_in_the_url_is_sent_as_a_bearer_token(server: tuple[type[Handler]
     assert (kind.seen[0][1], kind.tokens) == ("/endpoint", ["Bearer T0/K3N"])
 
 
-def test_an_error_of_the_webhook_is_a_sentence_without_its_path(server: tuple[type[Handler], str]) -> None:
-    kind, url = server
-    kind.status = 500
-    assert post(f"{url}/T0K3N") == [f"The webhook at {url} failed: HTTP 500."]
-
-
 def test_a_redirect_is_not_followed(server: tuple[type[Handler], str], other: tuple[type[Handler], str]) -> None:
     for status in (302, 307):
         server[0].status, server[0].location = status, f"{other[1]}/elsewhere"

@@ -168,10 +168,6 @@ def test_the_cpu_time_decides_without_a_gpu(used: float | None, expected: bool) 
     assert [wedged for _now, wedged in states(Wedge(10), readings, None)] == [*[False] * 10, expected]
 
 
-def test_nothing_is_decided_without_a_reading() -> None:
-    assert not Wedge(10).wedged(11.0)
-
-
 def test_an_engine_that_is_stuck_without_a_spinning_gpu_is_a_wedge_after_five_windows() -> None:
     seen = states(Wedge(10), still(80, STUCK), 11.0)
     assert not any(wedged for second, wedged in seen if second < 50)
