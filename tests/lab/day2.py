@@ -504,7 +504,7 @@ def stopped_without_head(case: Case) -> None:
         case.lab.on(1, "; ".join(f"ip link set {rail} up" for rail in rails))
         _ssh(case, 1, True)
         case.lab.on(1, "systemctl start gb10-agent")
-    obeys = wait_for(lambda: agents.settled(case.lab) and agents.state(case.lab)["desired"]["state"] == "stopped", 90, 1)
+    obeys = wait_for(lambda: agents.state(case.lab).get("outcome", {}).get("result") == "stopped", 90, 1)
     case.want(obeys, f"the head does not obey the stop: {case.status_here()[1]}")
     case.stays_stopped(15)
     case.want(case.lab.on(2, f"cat {FOLDER}/stopped", check=False).strip() != "", "the mark of the worker is gone")
