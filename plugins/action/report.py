@@ -12,7 +12,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
-from ansible_collections.gb10.cluster.plugins.plugin_utils import report_data, report_sources
+from ansible_collections.gb10.cluster.plugins.plugin_utils import report_data, report_page, report_sources
 
 
 class ActionModule(ActionBase):
@@ -25,7 +25,7 @@ class ActionModule(ActionBase):
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the path, the sections and what is missing."""
         try:
-            from ansible_collections.gb10.cluster.plugins.plugin_utils import report_page
+            report_page.library()
         except ImportError as error:
             raise AnsibleActionFail(f"The report cannot be drawn on this computer: {error}. Install it: python -m pip install 'pygal>=3.1,<4'") from error
         super().run(tmp, task_vars)

@@ -12,14 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-import pygal
 
 TEMPLATE = Path(__file__).resolve().parents[2] / "roles" / "vllm_tp2" / "templates" / "report.html.j2"
 WIDTH, LINES_HEIGHT, EDGE_HEIGHT = 860, 270, 96  # of an SVG; the edge is axis and legend
 STAGES_HEIGHT, BAR_HEIGHT = 44, 12
-pygal.etree.etree.to_etree()  # the same with and without lxml
 STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
 TICKS = 8
+
+
+def library() -> Any:
+    """Return pygal, which not every controller has. Raises ImportError."""
+    import pygal
+
+    pygal.etree.etree.to_etree()  # the same with and without lxml
+    return pygal
 
 
 def ticks(low: float, high: float) -> list[float]:
@@ -41,7 +47,7 @@ def duration(seconds: float) -> str:
 
 def chart(figure: Mapping[str, Any]) -> Any:
     """Return the pygal chart of a figure. What has labels is drawn from the left to the right, the first label on top."""
-    kind, series, rows = figure["kind"], figure["series"], len(figure["labels"])
+    pygal, kind, series, rows = library(), figure["kind"], figure["series"], len(figure["labels"])
     common = {
         "js": [], "css": [], "no_prefix": True, "width": WIDTH, "margin": 4, "margin_bottom": 28, "margin_right": 36, "spacing": 8,
         "max_scale": 6, "min_scale": 3,
@@ -95,7 +101,7 @@ def svg(figure: Mapping[str, Any], name: str) -> str:
         element = root.makeelement(tag, {"id": f"{name}-{tag}"})
         element.text = text
         root.insert(place, element)
-    return str(pygal.etree.etree.tostring(root, encoding="unicode"))  # it escapes all texts
+    return str(library().etree.etree.tostring(root, encoding="unicode"))  # it escapes all texts
 
 
 def render(page: Mapping[str, Any]) -> str:
