@@ -364,7 +364,7 @@ def test_a_number_is_written_as_the_kernel_prints_it(machine: Machine) -> None:
 @pytest.mark.parametrize(("name", "expected"), [("vfs_cache_pressure", "leave"), ("min_free_kbytes", "auto or leave")])
 def test_a_word_for_a_number_is_refused(machine: Machine, name: str, expected: str) -> None:
     with pytest.raises(HostError, match=f"sysctl_{name} is 'much', expected a whole number or {expected}"):
-        machine.tune(**{name: "much"})
+        machine.tune("present", False, **{name: "much"})
 
 
 def test_an_earlyoom_that_is_masked_is_an_error(machine: Machine) -> None:
