@@ -118,11 +118,13 @@ from collections.abc import Mapping
 from typing import Any, Callable
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.common.validation import check_type_dict, check_type_int, check_type_list
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DockerError
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.setup import Setup
 from ansible_collections.gb10.cluster.plugins.module_utils._host.changes import Editor, run_module
 from ansible_collections.gb10.cluster.plugins.module_utils._host.gpu_clocks import GpuClocks
 from ansible_collections.gb10.cluster.plugins.module_utils._host.memory import UmaError
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import HostError
 from ansible_collections.gb10.cluster.plugins.module_utils._host.readahead_node import Readahead
 from ansible_collections.gb10.cluster.plugins.module_utils._host.tuning import MemoryPolicy
 
@@ -132,6 +134,23 @@ ROLES: dict[str, Callable[[Editor, str, Mapping[str, Any]], dict[str, Any]]] = {
     "readahead": lambda edit, state, settings: Readahead(edit).run(state, settings),
     "sysctl": lambda edit, state, settings: MemoryPolicy(edit, state, settings).run(),
 }
+#: Variables that are not text, for values of the command line (`-e docker_packages=docker-ce`), which are.
+TYPES: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("classes", "devices", "installed", "mounts", "packages"), check_type_list),
+    **dict.fromkeys(("load_kb", "min_free_kbytes_119", "min_free_kbytes_121", "restore_after", "start_timeout", "steady_kb"), check_type_int),
+    "settings": check_type_dict,
+}
+
+
+def typed(role: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings, each with its type. Raises HostError."""
+    found = dict(settings)
+    for name in TYPES.keys() & found.keys():
+        try:
+            found[name] = TYPES[name](found[name])
+        except TypeError as error:
+            raise HostError(f"{role}_{name} is not valid: {error}. Correct it.") from error
+    return found
 
 
 def main() -> None:
@@ -146,7 +165,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     params = module.params
-    run_module(module, lambda edit: ROLES[params["role"]](edit, params["state"], params["settings"]), UmaError, DockerError)
+    run_module(module, lambda edit: ROLES[params["role"]](edit, params["state"], typed(params["role"], params["settings"])), UmaError, DockerError)
 
 
 if __name__ == "__main__":

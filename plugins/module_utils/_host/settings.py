@@ -147,6 +147,8 @@ class Settings:
                     self.edit.step(f"{name} enabled and started")
                     packages.append(name.partition(".")[0])
                 continue
+            if unit.masked and state.active and name in wanted:
+                raise HostError(f"{name} is masked, so it cannot be started. Run `systemctl unmask {name}`, then run again.")
             if state.masked or unit.masked:
                 state = unit._replace(masked=state.masked or name in wanted)
             if unit == state:

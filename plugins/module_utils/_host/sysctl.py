@@ -91,6 +91,20 @@ def choose_floor(option: str, total_kb: int, by_class: Mapping[str, int], percen
     return str(floor), why
 
 
+def whole(name: str, value: object) -> str:
+    """Return the number of a variable as the kernel prints it (`60` for 60.0), or its word. Raises HostError."""
+    text, words = squeeze(value), (AUTO, LEAVE) if name in ("min_free_kbytes", "swappiness") else (LEAVE,)
+    if text in words:
+        return text
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if number < 0 or not number.is_integer():
+        raise HostError(f"sysctl_{name} is {text!r}, expected a whole number or {' or '.join(words)}.")
+    return str(int(number))
+
+
 def desired(settings: Mapping[str, object], floor: str, swap_policy: str, extra: Mapping[str, object]) -> dict[str, str]:
     """Return the values to set from the options (`vm.key: value or leave`). Raises HostError."""
     values: dict[str, str] = {}

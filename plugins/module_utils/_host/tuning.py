@@ -16,6 +16,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._host.settings import
 from ansible_collections.gb10.cluster.plugins.module_utils._host.sysctl import LEAVE
 
 VM = ("watermark_boost_factor", "watermark_scale_factor", "vfs_cache_pressure", "dirty_ratio", "dirty_background_ratio", "overcommit_memory", "swappiness")
+NUMBERS = (*VM, "min_free_kbytes", "lru_gen_min_ttl_ms", "watchdog_seconds", "reboot_on_panic")
 #: Protection against thrashing, milliseconds: the kernel's multi-generational LRU keeps the pages of that time, otherwise the OOM killer runs.
 #: Without it a node that runs out of memory evicts and reads its own programs for minutes before the OOM killer runs.
 TTL, TTL_ENABLED = "/sys/kernel/mm/lru_gen/min_ttl_ms", "/sys/kernel/mm/lru_gen/enabled"
@@ -48,8 +49,11 @@ class MemoryPolicy:
         self.state = state
         # Without quotes, `off` is a boolean in YAML.
         self.params = {**params, "swap_policy": "off" if params.get("swap_policy") is False else params.get("swap_policy")}
+        if state == "present":
+            self.params.update({name: sysctl.whole(name, params[name]) for name in NUMBERS})
         self.facts = memory_facts.gather(self.node)
         self.settings = Settings(edit, "sysctl")
+        self.rearm = False
         self.swap_off_wanted = state == "present" and self.params["swap_policy"] == "off"
 
     def swaps(self) -> list[memory.Swap]:
@@ -87,6 +91,8 @@ class MemoryPolicy:
             if problem:
                 raise HostError(problem)
             text = watchdog.render(int(option), device)
+            # As after a run that has named a later drop-in, which is removed now. A running engine is not reloaded for it.
+            self.rearm = text == own and bool(watchdog.mismatch(device, int(option), ())) and not self.facts.gpu_users
         if self.facts.gpu_users and (text or "") != own and (text or MARKER in own):
             raise HostError(watchdog.RELOAD_PROBLEM)
         return text, f"; the watchdog resets a frozen node after {option} s" if text else ""
@@ -169,6 +175,8 @@ class MemoryPolicy:
             self.swap_off()
         else:
             swap_again = self.swap_back()
+        if self.rearm:
+            self.edit.step(f"systemd's watchdog: {self.params['watchdog_seconds']} s", "systemctl", "daemon-reload")
         if text and not self.edit.check_mode:
             later = later_lines(self.node, "systemd/system.conf", watchdog.DROP_IN)
             problem = watchdog.mismatch(watchdog.read(self.node), int(self.params["watchdog_seconds"]), later)

@@ -50,7 +50,7 @@ class Machine(Tree):
         (self.state / f"reply{option}").write_text(script)
 
     def shell(self, words: Sequence[str]) -> tuple[int, str]:
-        done = subprocess.run(list(words), capture_output=True, text=True, check=False, env=self.environment)
+        done = subprocess.run(["env", *words], capture_output=True, text=True, check=False, env=self.environment)
         return done.returncode, done.stdout + done.stderr
 
     def run(self, argv: Sequence[str]) -> tuple[int, str, str]:
@@ -191,6 +191,25 @@ def test_a_clock_above_the_cap_is_an_error_and_the_earlier_cap_returns(machine: 
     with pytest.raises(HostError, match=r"GPU 0 runs at 3003 MHz after `nvidia-smi -lgc 0,2000`: the cap has no effect"):
         machine.clocks(max_clock_mhz=2000)
     assert machine.driver() == ("Enabled", 2200)
+
+
+def test_a_driver_that_fails_while_it_is_read_back_restores_what_was_changed(machine: Machine) -> None:
+    machine.reply("-lgc", "echo 'exit 9' >$GB10_STUB_STATE/reply" + gpu_clocks.QUERY[0])
+    with pytest.raises(HostError, match="nvidia-smi exited with 9"):
+        machine.clocks(max_clock_mhz=2000)
+    assert (machine.files(), machine.active, machine.enabled) == ([], False, False)
+
+
+def test_the_cap_is_given_back_although_the_persistence_mode_is_not(machine: Machine) -> None:
+    machine.clocks(max_clock_mhz=2000)
+    machine.reply("-pm", "exit 3")
+    machine.clocks(state="absent")
+    assert machine.driver() == ("Enabled", 3003)
+
+
+@pytest.mark.parametrize("text", ["0", ""])
+def test_a_cap_of_the_command_line_that_is_not_one_sets_none(text: str) -> None:
+    assert "-lgc" not in JINJA.from_string(TEMPLATE).render(gpu_persistence_mode=True, gpu_max_clock_mhz=text)
 
 
 def test_a_cap_above_the_highest_clock_is_refused(machine: Machine) -> None:

@@ -339,6 +339,40 @@ def test_a_watchdog_that_systemd_does_not_take_over_is_an_error_with_the_file_th
         machine.tune(watchdog_seconds="30")
 
 
+def test_a_watchdog_is_set_by_the_run_after_the_later_file_was_removed(machine: Machine) -> None:
+    machine.watchdog()
+    machine.takes_over = False
+    with pytest.raises(HostError, match="is inactive with 10 s, expected 30 s"):
+        machine.tune(watchdog_seconds="30")
+    machine.takes_over = True
+    planned = machine.tune(check=True, watchdog_seconds="30")["changes"]
+    assert planned == machine.tune(watchdog_seconds="30")["changes"] == ["systemd's watchdog: 30 s"]
+    assert machine.tune(watchdog_seconds="30")["changed"] is False
+
+
+def test_a_number_is_written_as_the_kernel_prints_it(machine: Machine) -> None:
+    machine.watchdog()
+    numbers: dict[str, Any] = {"watchdog_seconds": 60.0, "dirty_ratio": 5.0, "min_free_kbytes": "3145728.0", "reboot_on_panic": "010"}
+    machine.tune(**numbers)
+    assert {key: machine.live()[key] for key in ("dirty_ratio", "min_free_kbytes", "panic")} == {
+        "dirty_ratio": "5", "min_free_kbytes": "3145728", "panic": "10",
+    }  # fmt: skip
+    assert "RuntimeWatchdogSec=60\n" in machine.get(DROP_IN_OF_SYSTEMD)
+    assert machine.tune(**numbers)["changed"] is False
+
+
+@pytest.mark.parametrize(("name", "expected"), [("vfs_cache_pressure", "leave"), ("min_free_kbytes", "auto or leave")])
+def test_a_word_for_a_number_is_refused(machine: Machine, name: str, expected: str) -> None:
+    with pytest.raises(HostError, match=f"sysctl_{name} is 'much', expected a whole number or {expected}"):
+        machine.tune("present", False, **{name: "much"})
+
+
+def test_an_earlyoom_that_is_masked_is_an_error(machine: Machine) -> None:
+    machine.units[EARLYOOM] = ("masked", False)
+    with pytest.raises(HostError, match=f"{EARLYOOM} is masked.* `systemctl unmask"):
+        machine.tune(oom_policy="earlyoom")
+
+
 @pytest.mark.parametrize(("used", "available", "fits"), [(0.0, 0.1, True), (3.5, 113.0, True), (1.7, 2.3, False), (14.0, 2.0, False)])
 def test_swap_must_fit_into_memory(used: float, available: float, fits: bool) -> None:
     assert (room_problem(int(used * GIB_KB), int(available * GIB_KB), 120 * GIB_KB) == "") is fits
