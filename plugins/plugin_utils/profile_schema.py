@@ -104,8 +104,10 @@ def validator() -> Any:
     formats = FormatChecker(formats=())
     for name, text in _FORMATS.items():
         formats.checks(name)(lambda value, text=text: not isinstance(value, str) or re.fullmatch(text, value) is not None)
+    # JSON Schema takes 8000.0 for an integer, and vLLM does not.
+    checker = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _checker, value: isinstance(value, int) and not isinstance(value, bool))
     keywords = {"additionalProperties": unknown, "x-required": required, "pattern": pattern}
-    return validators.extend(Draft202012Validator, keywords)(SCHEMA, format_checker=formats)
+    return validators.extend(Draft202012Validator, keywords, type_checker=checker)(SCHEMA, format_checker=formats)
 
 
 def _fault(error: Any) -> tuple[str, str]:

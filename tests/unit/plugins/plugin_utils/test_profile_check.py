@@ -68,6 +68,7 @@ def test_defaults_are_complete_and_not_shared() -> None:
         ({"engine": {"executor": "Ray"}}, "engine.executor", "mp, ray; did you mean ray?"),
         ({"engine": {"api": {"port": 70000}}}, "engine.api.port", "at most 65535"),
         ({"engine": {"api": {"port": True}}}, "engine.api.port", "a whole number"),
+        ({"engine": {"api": {"port": 8000.0}}}, "engine.api.port", "a whole number"),
         ({"engine": {"command": "vllm serve"}}, "engine.command", 'a list, such as ["vllm", "serve"]'),
         (args(**{"--seed": 1}), "engine.args.--seed", "a flag without its dashes"),
         (args(x=[[1]]), "engine.args.x", "a string, a number"),
