@@ -69,6 +69,8 @@ def test_defaults_are_complete_and_not_shared() -> None:
         ({"engine": {"api": {"port": 70000}}}, "engine.api.port", "at most 65535"),
         ({"engine": {"api": {"port": True}}}, "engine.api.port", "a whole number"),
         ({"engine": {"api": {"port": 8000.0}}}, "engine.api.port", "a whole number"),
+        ({"plan": {"utilization_limit": float("nan")}}, "plan.utilization_limit", "a number"),
+        ({"plan": {"weights_gib_per_rank": float("inf")}}, "plan.weights_gib_per_rank", "a number"),
         ({"engine": {"command": "vllm serve"}}, "engine.command", 'a list, such as ["vllm", "serve"]'),
         (args(**{"--seed": 1}), "engine.args.--seed", "a flag without its dashes"),
         (args(x=[[1]]), "engine.args.x", "a string, a number"),
