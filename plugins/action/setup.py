@@ -51,8 +51,9 @@ class ActionModule(ActionBase):
 
     def _access(self) -> dict[str, Any]:
         """Return both machines after their login by key and their sudo work."""
-        if self.given["roce_foreign_policy"]:
-            self.terminal.ask(setup_questions.POLICY, given=self.given["roce_foreign_policy"])
+        for question in (setup_questions.POLICY, setup_questions.WRITE):
+            if self.given[question.variable]:
+                self.terminal.ask(question, given=self.given[question.variable])
         machines = self._machines()
         store = self.terminal.ask(setup_questions.STORE, "/srv/models", self.given["gb10_model_store"] or self.values.get("gb10_model_store"))
         for machine in machines:
@@ -102,7 +103,7 @@ class ActionModule(ActionBase):
         kind = re.search(r"(\w+) key fingerprint", text)
         compare = f"ssh-keygen -lf /etc/ssh/ssh_host_{kind[1].lower()}_key.pub" if kind else ""
         why = f"Compare it on the machine itself, at its screen or in NVIDIA Sync: {compare}\n" if kind else ""
-        return self.terminal.typed(f"\n{why}" + re.sub(r"[?:]?\s*$", ":", text, count=1), "", private="yes" not in text)
+        return self.terminal.typed(f"\n{why}" + re.sub(r"[?:]?\s*$", ":", text, count=1), "", private=not re.search(r"\(yes/no|type 'yes'", text))
 
     def _sudo(self, machines: list[Machine]) -> str:
         """Return the password with which sudo works on these machines: that of -K, else what the user types."""

@@ -201,7 +201,7 @@ def main() -> None:
     params = module.params
     try:
         plan = kv_estimate.make_plan(params["profile"], params["ranks"], params["version"], params["allow_unsafe_memory"])
-    except (kv_estimate.PlanError, KeyError) as error:
+    except (kv_estimate.PlanError, KeyError, TypeError, ValueError) as error:
         module.fail_json(msg=f"A resolved profile and the memory of each rank are expected: {error}")
     plan["warnings_found"] = plan.pop("warnings")
     for text in plan["warnings_found"]:

@@ -22,6 +22,7 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places impo
 from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader
 
 NOT_DECRYPTED = "is encrypted, and the vault password is missing or wrong; run with --ask-vault-pass or --vault-password-file"
+_TAGS = ("!", "!vault", "!vault-encrypted", "!unsafe")
 _YAML = (".yml", ".yaml", ".json")
 _FOLDERS = ("group_vars", "host_vars")
 _NULL = "tag:yaml.org,2002:null"
@@ -124,13 +125,15 @@ def pairs(node: Any) -> list[tuple[str, int, Any]]:
 
 
 def _node_faults(root: Any) -> Iterator[Found]:
-    """Yield the keys that stand twice in one mapping, of which Ansible takes the last."""
+    """Yield the keys that stand twice in one mapping, of which Ansible takes the last, and tags that it does not know."""
     nodes, seen = [root], set()
     while nodes:
         node = nodes.pop()
         if node is None or id(node) in seen:  # an alias can lead back to a node above it
             continue
         seen.add(id(node))
+        if node.tag.startswith("!") and node.tag not in _TAGS:  # it can be a password, which Ansible would show
+            yield node.start_mark.line + 1, "YAML", "Ansible does not know the tag here; put a string that starts with an exclamation mark in quotes"
         lines: dict[str, int] = {}
         for key, line, _value in pairs(node):
             if key in lines and key != "<<":

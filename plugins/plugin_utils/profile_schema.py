@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -104,8 +105,14 @@ def validator() -> Any:
     formats = FormatChecker(formats=())
     for name, text in _FORMATS.items():
         formats.checks(name)(lambda value, text=text: not isinstance(value, str) or re.fullmatch(text, value) is not None)
+    # JSON Schema takes 8000.0 for an integer, and vLLM does not. No estimate can be computed with .nan or .inf.
+    number = {
+        "integer": lambda _checker, value: isinstance(value, int) and not isinstance(value, bool),
+        "number": lambda _checker, value: isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value),
+    }
+    checker = Draft202012Validator.TYPE_CHECKER.redefine_many(number)
     keywords = {"additionalProperties": unknown, "x-required": required, "pattern": pattern}
-    return validators.extend(Draft202012Validator, keywords)(SCHEMA, format_checker=formats)
+    return validators.extend(Draft202012Validator, keywords, type_checker=checker)(SCHEMA, format_checker=formats)
 
 
 def _fault(error: Any) -> tuple[str, str]:

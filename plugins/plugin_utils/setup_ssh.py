@@ -121,22 +121,28 @@ class Machine:
                 if "No identities found" in failure:
                     if not make_key():
                         raise AnsibleActionFail("Ansible needs an SSH key. Make one with `ssh-keygen -t ed25519` and run setup.yml again.")
-                    failure = _new_key() or asked(copy, answer)
+                    _make_key()
+                    failure = asked(copy, answer)
                 if not failure and ssh_failure.cause(failure := self.look()) == "key_refused":
+                    other = f"`ssh-copy-id -i KEY {shlex.join(self._words())}`"
                     why = "the login by key fails after the key was installed. If the key has a passphrase, load it with `ssh-add` and run again"
-                    raise AnsibleActionFail(f"{self.address}: {why}.")
+                    raise AnsibleActionFail(f"{self.address}: {why}. If ~/.ssh/config names another key (IdentityFile), install that one with {other}.")
         if failure:
             shown = ssh_failure.sentences(failure, self.address, self.address, self.user, int(self.port or 22))
             last = failure.splitlines()[-1][:200].rstrip(".")
             raise AnsibleActionFail(shown or f"{self.address}: {last}. Run `ssh {shlex.join(self._words())} true` and correct what it reports.")
 
 
-def _new_key() -> str:
-    """Make the SSH key of this computer, without a passphrase; return why that failed."""
-    folder = Path("~/.ssh").expanduser()
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    rc, out, err = run_command(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "id_ed25519")], _SECONDS)
-    return f"{err or out}\nssh-keygen made no key" if rc else ""
+def _make_key() -> None:
+    """Make the SSH key of this computer, without a passphrase. Raises AnsibleActionFail."""
+    key = Path("~/.ssh/id_ed25519").expanduser()
+    if key.exists():
+        raise AnsibleActionFail(f"{key} has no public key. Write it with `ssh-keygen -yf {key} >{key}.pub` and run setup.yml again.")
+    key.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    rc, out, err = run_command(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], _SECONDS)
+    if rc:
+        reason = (err or out).strip()[:200].rstrip(".")
+        raise AnsibleActionFail(f"No SSH key could be made: {reason}. Make one with `ssh-keygen -t ed25519` and run setup.yml again.")
 
 
 def configured_user(address: str) -> str:

@@ -16,7 +16,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._common.words import 
 _SHORT = re.compile(r"\{\{ (\w+) \| default\(")
 # Variables of Ansible that lead to a host, and are written by hand.
 _CONNECTION = (
-    *("ansible_host", "ansible_port", "ansible_user", "ansible_password", "ansible_ssh_private_key_file"),
+    *("ansible_host", "ansible_port", "ansible_user", "ansible_password", "ansible_ssh_private_key_file", "ansible_private_key_file"),
     *("ansible_become_password", "ansible_become_pass"),
 )
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")

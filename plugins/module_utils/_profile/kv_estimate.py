@@ -51,7 +51,7 @@ class PlanError(ValueError):
 def utilization_of(args: Mapping[str, Any], version: str | None = None) -> float:
     """Return gpu_memory_utilization as a fraction, or vLLM's default for the version."""
     value = args.get("gpu-memory-utilization")
-    return DEFAULT_UTILIZATION[checks_memavailable(version)] if value is None else float(value)
+    return DEFAULT_UTILIZATION[checks_memavailable(version)] if value in (None, False) else float(value)  # false leaves the flag out
 
 
 def pinned_gib(args: Mapping[str, Any]) -> float | None:
@@ -73,14 +73,15 @@ def checks_memavailable(version: str | None) -> bool | None:
 
 
 def _memory(entry: Mapping[str, Any], number: int, on_gpu: bool) -> dict[str, Any]:
-    """Read one rank's figures, in KiB.
+    """Read one rank's figures, in KiB. preflight_info writes the same unit as _kb.
 
     An engine `on_gpu` uses the GPU's own memory if there is one. What the old engine holds of it is free after the stop.
     """
     host = str(entry.get("host") or f"rank {number}")
     own = on_gpu and bool(entry.get("gpu_total_kib"))
-    held = entry.get("gpu_engine_kib") if own else None
-    total, available, free = (entry.get(f"{key}_kib") for key in (("gpu_total", "gpu_free", "gpu_free") if own else ("total", "available", "free")))
+    keys = ("gpu_total", "gpu_free", "gpu_free", "gpu_engine") if own else ("total", "available", "free", "")
+    figures = (entry.get(f"{key}_kib", entry.get(f"{key}_kb")) for key in keys)
+    total, available, free, held = (None if figure is None else float(figure) for figure in figures)
     if not total:
         raise PlanError(f"total_kib of {host} is missing, expected MemTotal in KiB")
     return {

@@ -114,6 +114,13 @@ def test_from_nothing_by_answering(world: World) -> None:
     assert len(world.private) == 2
 
 
+def test_a_password_of_a_login_with_yes_in_its_name_is_not_shown(world: World) -> None:
+    world.questions = {"10.0.0.1": ["reyes@10.0.0.1's password: ", HOST_KEY, "Please type 'yes', 'no' or the fingerprint: "]}
+    world.run("login-1", "maybe", "yes", "", extra=GIVEN | {"gb10_model_store": "/data"})
+    assert len(world.private) == 1
+    assert "reyes" in world.private[0]
+
+
 def test_with_all_answers_given_nothing_is_asked(world: World) -> None:
     world.sudo, world.become_pass, world.interactive = {"10.0.0.2": "pw-2"}, "pw-2", False
     assert world.run(extra=GIVEN)["password"] == "pw-2"
@@ -136,6 +143,7 @@ def test_an_invalid_answer_is_asked_again_with_the_reason(world: World) -> None:
         ({**GIVEN, "setup_user": "-x"}, "setup_user is '-x', expected a login name"),
         ({"setup_haed": "10.0.0.1"}, "-e setup_haed is not a variable of setup.yml; did you mean setup_head?"),
         ({"roce_foreign_policy": "adpot"}, "roce_foreign_policy is 'adpot', expected one of adopt, replace, refuse; did you mean adopt?"),
+        ({"setup_write": "maybe"}, "setup_write is 'maybe', expected yes or no"),
         ({**GIVEN, "gb10_model_store": "models"}, "gb10_model_store is 'models', expected an absolute path"),
     ],
 )  # fmt: skip

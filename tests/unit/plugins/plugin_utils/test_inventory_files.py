@@ -28,6 +28,7 @@ def found(folder: Path, *options: str) -> list[str]:
         ("a: 1\nhunter2\nb: 1\n", "2: YAML: the file is not valid YAML here (the colon after the name is missing, or the space after the colon)"),
         ("a: hunter2: x\n", "1: YAML: the file is not valid YAML here (a second colon in one line, or a line that is indented too far; put a value"),
         ("a: *hunter2\n", "1: YAML: the file is not valid YAML here (YAML reads a word with * as an alias, which is not defined; put the value in"),
+        ("a: 1\nb: !hunter2 x\n", "2: YAML: Ansible does not know the tag here; put a string that starts with an exclamation mark in quotes"),
         ("- a: 1\n", "1: YAML: the file contains a list here, expected variables, each as name: value"),
         ("hunter2\n", "1: YAML: the file contains a string here, expected variables"),
         ("a: {b: 1, b: 2}\n", "1: b: is set twice, first in line 1; remove one"),

@@ -126,10 +126,10 @@ def test_a_password_that_is_refused_ends_it_with_the_command(folder: Path) -> No
     assert "wrong" not in str(raised.value)
 
 
-def test_a_key_with_a_passphrase_is_named(folder: Path) -> None:
+def test_a_key_with_a_passphrase_and_another_key_of_the_configuration_are_named(folder: Path) -> None:
     program(folder, "ssh-copy-id", "#!/bin/sh\nexit 0\n")
     (folder / "known").touch()
-    with pytest.raises(AnsibleActionFail, match="ssh-add"):
+    with pytest.raises(AnsibleActionFail, match=r"ssh-add.*IdentityFile.*`ssh-copy-id -i KEY me@spark-1`"):
         reach(ssh(folder, NEW))
 
 
@@ -139,6 +139,15 @@ def test_no_key_is_made_without_a_yes(folder: Path) -> None:
     with pytest.raises(AnsibleActionFail, match="ssh-keygen -t ed25519"):
         reach(ssh(folder, NEW), make_key=False)
     assert not list((folder / "home/.ssh").iterdir())
+
+
+def test_a_private_key_without_its_public_key_is_kept_and_has_the_command(folder: Path) -> None:
+    (folder / "known").touch()
+    (folder / "home/.ssh/id_rsa.pub").unlink()
+    (folder / "home/.ssh/id_ed25519").write_text("mine", encoding="utf-8")
+    with pytest.raises(AnsibleActionFail, match="ssh-keygen -yf"):
+        reach(ssh(folder, NEW))
+    assert (folder / "home/.ssh/id_ed25519").read_text(encoding="utf-8") == "mine"
 
 
 def test_port_and_key_of_the_inventory_are_those_of_each_connection(folder: Path) -> None:

@@ -51,7 +51,10 @@ def test_a_name_that_was_typed_for_this_run_is_more_likely_ours(name: str, hint:
     assert (text.partition("; ")[2], near) == (f"did you mean {hint}?" if hint else "", bool(hint))
 
 
-@pytest.mark.parametrize(("name", "near"), [("ansible_hosts", True), ("ansible_host", False), ("ansible_ssh_user", False), ("ansible_become_pass", False)])
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("ansible_hosts", True), *((name, False) for name in ("ansible_host", "ansible_ssh_user", "ansible_become_pass", "ansible_private_key_file"))],
+)
 def test_a_misspelt_variable_that_leads_to_a_host_is_named(name: str, near: bool) -> None:
     assert names.unknown_variable(name, KNOWN, PREFIXES) == (("is not a variable of Ansible; did you mean ansible_host?", True) if near else ("", False))
 

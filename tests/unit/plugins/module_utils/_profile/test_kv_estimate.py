@@ -318,7 +318,7 @@ def test_error_of_a_small_pool_is_not_smaller() -> None:
 
 def test_default_utilization_follows_the_version() -> None:
     assert k.utilization_of({}, "0.19.1") == 0.9
-    assert k.utilization_of({}, "0.22.1") == k.utilization_of({}) == 0.92
+    assert k.utilization_of({}, "0.22.1") == k.utilization_of({}) == k.utilization_of({"gpu-memory-utilization": False}) == 0.92
 
 
 def test_a_node_whose_memory_is_not_known_is_named() -> None:
