@@ -250,7 +250,7 @@ is: it does not bound a step of the model. PyTorch's NCCL watchdog of 600 s stay
 Each folder of `container.cache_dirs` is mounted from `<folder>-<key>` on the node. The key is a hash of the image, the model, the number of ranks
 and `engine.args`. It also covers the variables that begin with {shaping}. Arguments that change no kernel are left out, such as `port`, `served-model-name`,
 `override-generation-config` and `gpu-memory-utilization`. So another image or shape never reads the artifacts of this one, and a rollback finds its
-warm cache. [The role `vllm_tp2`](../../roles/vllm_tp2/README.md) creates, copies and removes these folders.
+warm cache. [The role `vllm_tp2`](../../roles/vllm_tp2/README.md) creates and removes these folders.
 
 ### Ray
 

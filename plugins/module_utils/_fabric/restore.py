@@ -31,8 +31,8 @@ APPLY_SECONDS = 90  # for the change itself, in addition to confirm_seconds; the
 
 def save_commands(rails: Sequence[str], protected: Sequence[str]) -> list[str]:
     """Return the shell commands that save what `restore_script` restores of the interfaces, in the folder that is current."""
-    saved = [f"ip -4 addr save dev {quote(name)} >{quote(name)}.addr" for name in (*rails, *protected)]
-    return ["PATH=$PATH:/usr/sbin:/sbin", *saved, *(f"ip -4 route save dev {quote(name)} >{quote(name)}.route" for name in protected)]
+    saved = [f"ip -4 {what} save dev {quote(name)} >{quote(name)}.{what}" for name in (*rails, *protected) for what in ("addr", "route")]
+    return ["PATH=$PATH:/usr/sbin:/sbin", *saved]
 
 
 def restore_script(files: Mapping[str, str | None], rails: Sequence[Interface], protected: Sequence[str]) -> str:
@@ -51,6 +51,7 @@ def restore_script(files: Mapping[str, str | None], rails: Sequence[Interface], 
         name = quote(item.name)
         out += [f"ip link set dev {name} mtu {item.mtu}"] if item.mtu else []
         out += [f"ip -4 addr flush dev {name}", f"ip -4 addr restore <{name}.addr", f"ip link set dev {name} {'up' if item.up else 'down'}"]
+        out += [f"ip -4 route restore <{name}.route"]  # the flush removes the routes, and no service sets them again
     out += ["sysctl -e -q -p sysctl.conf"]
     for name in map(quote, protected):
         out += [f"ip link set dev {name} up", f"ip -4 addr restore <{name}.addr", f"ip -4 route restore <{name}.route"]

@@ -72,16 +72,24 @@ def checks_memavailable(version: str | None) -> bool | None:
     return tuple(int(n) for n in match.groups()) >= (0, 20, 0)
 
 
+def _kib(entry: Mapping[str, Any], name: str, host: str) -> float | None:
+    """Return a figure in KiB, None without one. preflight_info names the same unit kb; a user may type the figure as text."""
+    value = entry.get(f"{name}_kib", entry.get(f"{name}_kb"))
+    try:
+        return None if value is None else float(value)
+    except (TypeError, ValueError) as error:
+        raise PlanError(f"{name}_kib of {host} is {value!r}, expected a number of KiB") from error
+
+
 def _memory(entry: Mapping[str, Any], number: int, on_gpu: bool) -> dict[str, Any]:
-    """Read one rank's figures, in KiB. preflight_info writes the same unit as _kb.
+    """Read one rank's figures, in KiB.
 
     An engine `on_gpu` uses the GPU's own memory if there is one. What the old engine holds of it is free after the stop.
     """
     host = str(entry.get("host") or f"rank {number}")
     own = on_gpu and bool(entry.get("gpu_total_kib"))
-    keys = ("gpu_total", "gpu_free", "gpu_free", "gpu_engine") if own else ("total", "available", "free", "")
-    figures = (entry.get(f"{key}_kib", entry.get(f"{key}_kb")) for key in keys)
-    total, available, free, held = (None if figure is None else float(figure) for figure in figures)
+    held = _kib(entry, "gpu_engine", host) if own else None
+    total, available, free = (_kib(entry, key, host) for key in (("gpu_total", "gpu_free", "gpu_free") if own else ("total", "available", "free")))
     if not total:
         raise PlanError(f"total_kib of {host} is missing, expected MemTotal in KiB")
     return {

@@ -320,7 +320,7 @@ def plan(hosts: Sequence[str], manifests: Sequence[Mapping[str, Any]], source: s
     damaged, new = _damaged_since(manifests, base_rank)
     if damaged:
         lost = f"{out['source']} has another content of {listing(damaged)} than all ranks agreed on"
-        out["refusals"].append(f"{lost}: replace these files, or set weights_source to auto")
+        out["refusals"].append(f"{lost}: replace these files{'' if source in ('auto', '') else ', or set weights_source to auto'}")
     if new:
         out["notes"].append(f"{listing(new)}: the content has changed since the last run and is used as a new version")
     out.update(

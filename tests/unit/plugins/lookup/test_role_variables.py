@@ -1,4 +1,4 @@
-"""What the variables of the role compute: the time limit of a boot."""
+"""What the role vllm_tp2 computes in YAML: the time limit of a boot, and what a removal names."""
 
 from __future__ import annotations
 
@@ -37,3 +37,16 @@ def test_time_limit_of_a_boot_is_the_users_or_the_profiles_total(phases: dict[st
     ranks, limits = [rank(0), rank(1)], {**variables["vllm_tp2_profile"]["launch"]["phase_seconds"], "load": 99999}
     assert gate.slow(ranks, seconds - 1.0, float(timeout), limits) is None
     assert (gate.slow(ranks, seconds + 1.0, float(timeout), limits) or {})["class"] == "stalled"
+
+
+@pytest.mark.parametrize(
+    ("given", "goes"),
+    [({}, True), ({"vllm_tp2_api_key": "k"}, False), ({"vllm_tp2_secret_env": {"VLLM_API_KEY": "k"}}, False), ({"vllm_tp2_api_open": True}, False)],
+    ids=["made-on-the-head", "own", "own-in-the-environment", "open"],
+)
+def test_removal_names_the_api_key_only_if_it_goes(given: dict[str, Any], goes: bool) -> None:
+    tasks = yaml.safe_load((REPO / "roles/vllm_tp2/tasks/stop.yml").read_text(encoding="utf-8"))[-1]["block"]
+    here = {"ansible_check_mode": False, "vllm_tp2_group": {"name": "pair1"}, "vllm_tp2_evidence": "evidence", "vllm_tp2_receipts": "receipts"}
+    variables = {**role_variables("defaults"), **here, "vllm_tp2_api_key": "", "vllm_tp2_api_open": False, **given}
+    line = Templar(loader=DataLoader(), variables=variables).template(trust_as_template(tasks[-1]["gb10.cluster.show"]["lines"][0]))
+    assert line.startswith("pair1 is removed with its API key: the next start" if goes else "pair1 is removed. Weights and image stay")

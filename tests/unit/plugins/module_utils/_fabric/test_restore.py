@@ -19,6 +19,7 @@ ip link set rail0 up
 ip link set mgmt0 up
 ip addr add 192.168.100.10/24 brd + dev rail0
 ip addr add 10.0.1.60/24 brd + dev mgmt0
+ip route add 10.50.0.0/16 via 192.168.100.1 dev rail0
 ip route add default via 10.0.1.1 dev mgmt0 metric 100
 """
 CHANGE = """
@@ -65,6 +66,7 @@ def test_files_values_rails_and_management_come_back(box: Path) -> None:
     assert "10.0.1.60/24" in done.stdout
     assert "mtu 1500" in done.stdout
     assert "default via 10.0.1.1 dev mgmt0 metric 100" in done.stdout
+    assert "10.50.0.0/16 via 192.168.100.1 dev rail0" in done.stdout
     assert (evil.exists(), theirs.read_text(), pending.exists()) == (False, "theirs\n", False)
     calls = (box / "calls").read_text().splitlines()
     assert {"networkctl reload", "nmcli connection reload", "sysctl -e -q -p sysctl.conf"} <= set(calls)

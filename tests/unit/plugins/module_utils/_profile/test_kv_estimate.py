@@ -324,6 +324,17 @@ def test_default_utilization_follows_the_version() -> None:
 def test_a_node_whose_memory_is_not_known_is_named() -> None:
     with pytest.raises(k.PlanError, match="total_kib of a is missing, expected MemTotal in KiB"):
         k.make_plan(profile("fp8-1m"), [{"host": "a"}])
+    with pytest.raises(k.PlanError, match="total_kib of a is '121 GiB', expected a number of KiB"):
+        k.make_plan(profile("fp8-1m"), [{"host": "a", "total_kib": "121 GiB"}])
+
+
+def test_memory_of_preflight_info_and_figures_that_are_typed_as_text_are_read() -> None:
+    entries = ranks(SPARK, SPARK)
+    expected = k.make_plan(profile("fp8-1m"), entries)["ranks"]
+    facts = [{key.replace("_kib", "_kb"): value for key, value in entry.items()} for entry in entries]
+    assert k.make_plan(profile("fp8-1m"), facts)["ranks"] == expected
+    typed = [{key: str(value) if key.endswith("_kib") else value for key, value in entry.items()} for entry in entries]
+    assert k.make_plan(profile("fp8-1m"), typed)["ranks"] == expected
 
 
 @given(st.floats(1, 300), st.floats(1, 300), st.floats(0, 300), st.floats(0.01, 1), st.sampled_from(sorted(SHIPPED)))

@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import posixpath
+import re
 from typing import Any
 
 import pytest
+import yaml
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest, plans
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
 from hypothesis import given
 from hypothesis import strategies as st
+from playbook import REPO
 
 HOSTS = ["spark-1", "spark-2"]
 GIB = 1024**3
@@ -188,6 +191,16 @@ def test_each_rank_fetches_what_it_lacks_of_the_source(manifests: list[dict[str,
 def test_a_damaged_rank_that_the_user_chose_as_the_source_is_refused() -> None:
     plan = manifest.plan(HOSTS, [model(shards(4, s1="x"), agreed=OLD), model(shards(4), agreed=OLD)], source="spark-1")
     assert plan["refusals"] == ["spark-1 has another content of s1.safetensors than all ranks agreed on: replace these files, or set weights_source to auto"]
+
+
+def test_damage_on_all_ranks_names_no_setting_that_is_set() -> None:
+    plan = manifest.plan(HOSTS, [model(shards(4, s1="x"), agreed=OLD), model(shards(4, s2="x"), agreed=OLD)])
+    assert plan["refusals"] == ["spark-1 has another content of s1.safetensors than all ranks agreed on: replace these files"]
+
+
+def test_the_documented_parts_of_a_plan_exist() -> None:
+    text = yaml.safe_load((REPO / "plugins/filter/weights_plan.yml").read_text(encoding="utf-8"))["RETURN"]["_value"]["description"][1]
+    assert set(re.findall(r"V\((\w+)\)", text)) <= manifest.plan(HOSTS, [model(), model()]).keys()
 
 
 def test_equal_ranks_have_recorded_the_same() -> None:
