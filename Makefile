@@ -69,9 +69,9 @@ net-machines: setup-dev  ## the acceptance net on two emulated machines: real ke
 	@$(BIN)/pytest tests/acceptance/test_g_machines.py -q
 docs: setup-dev  ## the documentation site, in .site/html
 	@tools/docs_site.sh
-test: setup-dev  ## all kinds of tests, what matters most of each: about 35 minutes on two cores
+test: setup-dev  ## all kinds of tests, what matters most of each: 11 to 35 minutes on two cores
 	@$(PY) tools/stages.py test
-more: setup-dev  ## the other rows of the acceptance net, sanity, and slow tests: about 40 minutes; CI runs it after make test
+more: setup-dev  ## the other rows of the acceptance net, sanity, and slow tests: 12 to 40 minutes; CI runs it after make test
 	@$(PY) tools/stages.py more
 long: setup-dev  ## what takes hours: every schedule, whole fault tables, soak (PART=REGEX: some of its stages)
 	@$(PY) tools/stages.py long --only "$(PART)"
