@@ -1,7 +1,7 @@
-"""From the decisive line reaching a rank's log to the verdict on the controller, on the container lab, next to a loop that polls every 10 s.
+"""From the decisive line reaching a rank's log to the sentence on the controller's screen, on the container lab, next to a loop that polls every 10 s.
 
 Each round boots the pair under site.yml, once with an unknown flag on one rank's command line (failure) and once as it should be (success).
-The line's time is the Docker Engine's own stamp, the verdict's that of the task's end; both clocks are this machine's. The verdict on a
+The line's time is the Docker Engine's own stamp, the sentence's that of its output; both clocks are this machine's. The verdict on a
 success includes asking for the models and a real completion. The poll loop is what the agent replaces: `docker logs | grep` every 10 s on
 both nodes, run at the same time on the same boots. Usage:
 
@@ -30,6 +30,7 @@ from playbook import Run  # noqa: E402  # as above
 # One attempt: a release that has passed is otherwise started again after a transient failure.
 SETTINGS = {"vllm_tp2_restart": True, "vllm_tp2_rollback": False, "vllm_tp2_attempts": 1}
 DECISIVE = {"failure": r"error: unrecognized arguments|error: argument", "success": r"Application startup complete"}
+SENTENCE = re.compile(r"^\[pair1 \+ *\d+ s\] pair1(:.* Remedy: | serves: )")
 POLL_SECONDS = 10.0
 BARS = {"failure": (0.5, 2.0), "success": (1.5, 1.5)}  # seconds: median, worst
 
@@ -77,10 +78,10 @@ class Watch(threading.Thread):
             self.over.wait(POLL_SECONDS)
 
 
-def verdict_at(run: Run) -> float:
-    """Return when the task that follows the agent ended on the head."""
-    ends = [end for _host, end in run.tasks("Judge the boot")]
-    return max(datetime.fromisoformat(end).replace(tzinfo=timezone.utc).timestamp() for end in ends)
+def sentence_at(run: Run) -> float:
+    """Return when the run printed the verdict."""
+    printed = [event["created"] for event in run.events if event["event"] == "verbose" and SENTENCE.search(event["stdout"])]
+    return datetime.fromisoformat(min(printed)).timestamp()
 
 
 def one(lab: Lab, kind: str) -> tuple[float, float | None]:
@@ -95,7 +96,7 @@ def one(lab: Lab, kind: str) -> tuple[float, float | None]:
     assert (run.rc == 0) is (kind == "success"), run.stdout[-3000:]
     first = min(w.line_at for w in watches if w.line_at is not None)
     polled = [w.polled_at for w in watches if w.polled_at is not None]
-    return verdict_at(run) - first, (min(polled) - first if polled else None)
+    return sentence_at(run) - first, (min(polled) - first if polled else None)
 
 
 def main() -> int:

@@ -105,8 +105,9 @@ class ActionModule(NodeResults):
         for event in events:
             self.since = max(self.since, int(event.get("n") or 0))
             if event.get("text") and event.get("kind") != "settled" and self._is_news(str(event["text"])):  # the task's result reports it
-                is_fault = RUN.shows and event.get("kind") == "verdict" and " Remedy: " in event["text"]  # that callback prints the result, and a fault once
-                text = f"The boot of {self.group} has failed. The reason follows when the group is settled." if is_fault else event["text"]
+                text = str(event["text"])
+                if RUN.shows and event.get("kind") == "verdict":  # a rollback may take 20 minutes: the remedy is printed once, with what became of the group
+                    text = text.partition(" Remedy: ")[0]
                 Display().display(f"[{self.group} +{float(event.get('seconds') or 0.0):4.0f} s] {text}")
 
     def _is_news(self, line: str) -> bool:

@@ -424,12 +424,11 @@ class Converge(Authority):
         if self.unserved_since is None:
             self.unserved_since = self.clock.monotonic()
         self.actor.update(phase="halting", containers={})
-        kill = bool(self.desired["auto"])
-        results = self.halt(label, kill=kill)
+        results = self.halt(label, kill=True)  # it serves nobody: there is nothing to wait for
         longer = float(self.options["wait_seconds"] or 0.0)
         if wait and lost(results) and longer > LOST_SECONDS:
             self.actor.event("step", f"{self.group} waits up to {longer:.0f} s: {'. '.join(self.phrases(results))}")
-            results = self.halt(label, patience=longer, kill=kill)
+            results = self.halt(label, patience=longer, kill=True)
         return self.halted(label, results)
 
     def _keep(self, release: str, verdict: Verdict) -> Verdict:

@@ -100,13 +100,12 @@ def test_a_percentage_is_shown_every_thirty_seconds(followed: Followed) -> None:
     assert len(followed.lines) == 3
 
 
-@pytest.mark.parametrize("shows", [True, False])
-def test_the_sentence_of_a_failed_boot_is_not_printed_twice(followed: Followed, monkeypatch: pytest.MonkeyPatch, shows: bool) -> None:
+@pytest.mark.parametrize(("shows", "text"), [(True, "pair1: bad."), (False, "pair1: bad. Remedy: mend it.")])
+def test_the_reason_of_a_failed_boot_is_printed_at_once(followed: Followed, monkeypatch: pytest.MonkeyPatch, shows: bool, text: str) -> None:
+    """The callback prints the remedy with the outcome."""
     monkeypatch.setattr(RUN, "shows", shows)
     followed.run(reply(settled(False), event(1, "pair1: bad. Remedy: mend it.", "verdict")))
-    assert followed.lines == [
-        f"[pair1 +  12 s] {'The boot of pair1 has failed. The reason follows when the group is settled.' if shows else 'pair1: bad. Remedy: mend it.'}"
-    ]
+    assert followed.lines == [f"[pair1 +  12 s] {text}"]
 
 
 @pytest.mark.parametrize(
