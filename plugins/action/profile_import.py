@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 import yaml
+from ansible import constants as C  # noqa: N812  its usual name
 from ansible import context
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
@@ -107,7 +108,7 @@ def next_command(dest: Path) -> str:
     """Return the command that validates the profile of a file, with the inventories of this run."""
     given = [str(each) for each in context.CLIARGS.get("args") or () if own_playbooks([str(each)])]
     words = ["ansible-playbook", re.sub(r"import(?=(\.yml)?$)", "validate", (given or ["playbooks/import.yml"])[0])]
-    sources = [str(each) for each in context.CLIARGS.get("inventory") or () if str(each) not in DEFAULT_SOURCES]
+    sources = [str(each) for each in context.CLIARGS.get("inventory") or () if str(each) not in (*DEFAULT_SOURCES, *C.DEFAULT_HOST_LIST)]
     example = "inventories/spark-pair"  # validate.yml accepts its addresses
     for source in sources or [example if inventory_writer() and os.path.exists(example) else MINE]:
         words += ["-i", short(Path(source)) if os.path.isabs(source) else source]

@@ -12,7 +12,7 @@ description:
   - Reads the files of the inventory, its C(group_vars) and C(host_vars), and the extra variables before the inventory plugins do. If one of them is
     not valid, the command ends with file, line and cause.
   - Without it, each inventory plugin reports the fault, with the lines around it, which can have a secret.
-  - It parses no inventory itself. Put it in front of the others in C(enable_plugins).
+  - It parses no inventory itself, and accepts the one of C(ansible.cfg) if that does not exist. Put it in front of the others in C(enable_plugins).
 author:
   - The gb10.cluster authors (@gb10-cluster)
 """
@@ -27,6 +27,7 @@ import contextlib
 import os
 from functools import cache
 
+from ansible import constants as C  # noqa: N812  its usual name
 from ansible import context
 from ansible.plugins.inventory import BaseInventoryPlugin
 from ansible.utils.display import Display
@@ -57,11 +58,14 @@ class InventoryModule(BaseInventoryPlugin):
 
     NAME = "gb10.cluster.readable"
 
-    def verify_file(self, path: str) -> bool:  # noqa: ARG002  Ansible's signature
-        """Return False: this plugin leaves every file to the others."""
+    def verify_file(self, path: str) -> bool:
+        """Return whether this is the inventory of ansible.cfg, and does not exist: Ansible would warn. Every file is left to the other plugins."""
         given = context.CLIARGS
         playbooks = [os.path.dirname(os.path.abspath(each)) for each in given.get("args") or () if os.path.isfile(str(each))]
         own = inventory_run.own_playbooks([str(each) for each in given.get("args") or ()])
         sources, options = (tuple(map(str, given.get(name) or ())) for name in ("inventory", "extra_vars"))
         stop_if_unreadable(sources, tuple(playbooks), options, bool(own))
-        return False
+        return bool(own) and path in C.DEFAULT_HOST_LIST and not os.path.exists(path)
+
+    def parse(self, *_args: object, **_kwargs: object) -> None:
+        """Read nothing. The check of the inventory names one that does not exist, for a playbook that needs it."""

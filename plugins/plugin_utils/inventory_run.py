@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from ansible import constants as C  # noqa: N812  its usual name
 from ansible import context
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
 from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader
@@ -65,10 +66,11 @@ def skipped(arguments: Mapping[str, Any]) -> dict[str, str]:
 def source_fault(sources: Sequence[str], has_hosts: bool = False) -> str:
     """Return what is wrong with the inventories of the command line; empty if they exist.
 
-    :param has_hosts: whether a run without an inventory has hosts.
+    :param has_hosts: whether a run without an inventory has hosts. Then the one of ansible.cfg need not exist.
     """
     writer = inventory_writer()
-    missing = [each for each in sources if "," not in each and each not in DEFAULT_SOURCES and not os.path.exists(each)]
+    optional = (*DEFAULT_SOURCES, *(C.DEFAULT_HOST_LIST if has_hosts else ()))
+    missing = [each for each in sources if "," not in each and each not in optional and not os.path.exists(each)]
     if not missing:
         add = f"Run `{writer}`, which writes {MINE}, and add" if writer else "Add"
         return "" if sources or has_hosts else f"no inventory was given. {add} -i {MINE}"
@@ -76,7 +78,7 @@ def source_fault(sources: Sequence[str], has_hosts: bool = False) -> str:
     siblings = [str(each) for folder in (absent.parent, absent.parent / "inventories") if folder.is_dir() for each in sorted(folder.iterdir())]
     same = next((each for each in siblings if Path(each).name == absent.name), "")
     hint = f"; did you mean {same}?" if same else did_you_mean(absent, siblings, 0.75)
-    if not hint and writer and absent == Path(MINE):
+    if writer and absent == Path(MINE):
         hint = f". Run `{writer}`, which writes it"
     return f"{absent} does not exist{hint}"
 

@@ -424,7 +424,7 @@ class Converge(Authority):
         if self.unserved_since is None:
             self.unserved_since = self.clock.monotonic()
         self.actor.update(phase="halting", containers={})
-        results = self.halt(label, kill=True)  # it serves nobody: there is nothing to wait for
+        results = self.halt(label, kill=True)  # no request runs in a boot that has failed
         longer = float(self.options["wait_seconds"] or 0.0)
         if wait and lost(results) and longer > LOST_SECONDS:
             self.actor.event("step", f"{self.group} waits up to {longer:.0f} s: {'. '.join(self.phrases(results))}")
