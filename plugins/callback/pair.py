@@ -149,7 +149,9 @@ class CallbackModule(Default):
 
     def _begin(self) -> None:
         """Observe Ansible's output and start the ticker. Both need the options, which are not read before the first play."""
-        self._as_json = str(self.get_option("output")).lower() == "json"
+        # ansible-core 2.19 gives no variables to the options of a callback.
+        output = self._play.get_variable_manager().extra_vars.get("output", self.get_option("output"))
+        self._as_json = str(output).lower() == "json"
         self._report = RunReport(as_json=self._as_json, is_check=bool(context.CLIARGS.get("check")))
         RUN.shows = not self._as_json
         self._displays, self._written_at, self._over = self._display.display, time.monotonic(), threading.Event()
@@ -192,9 +194,9 @@ class CallbackModule(Default):
     def v2_playbook_on_play_start(self, play: Any) -> None:
         """Begin a play or a batch of its hosts."""
         load_plugins()
+        self._play = play
         if self._over is None:
             self._begin()
-        self._play = play
         self._print(self._report.play([host.name for host in play.get_variable_manager()._inventory.get_hosts()]))
 
     @quietly

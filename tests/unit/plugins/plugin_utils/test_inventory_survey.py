@@ -12,6 +12,7 @@ import yaml
 from ansible import context
 from ansible.inventory.manager import InventoryManager
 from ansible.parsing.dataloader import DataLoader
+from ansible.plugins.vars import host_group_vars
 from ansible.utils.vars import load_extra_vars
 from ansible.vars.hostvars import HostVars
 from ansible.vars.manager import VariableManager
@@ -36,6 +37,8 @@ class Desk:
         self.folder = folder
         self.monkeypatch = monkeypatch
         monkeypatch.chdir(folder)
+        for found in (host_group_vars.FOUND, host_group_vars.CANONICAL_PATHS, host_group_vars.NAK):
+            found.clear()  # Ansible keeps for a process which files a folder has
 
     def write(self, **files: str) -> None:
         """Write files by name; a double underscore is a slash, and YAML the ending."""
@@ -47,7 +50,7 @@ class Desk:
     def survey(
         self, text: str = "", *, extra: Sequence[str] = (), stages: Sequence[str] = (), hosts: str = HOSTS, source: str = "hosts.yml", **more: Any
     ) -> Survey:
-        """Return the check of the inventory with a text as group_vars/gb10.yml. Ansible keeps for a process which files a folder has."""
+        """Return the check of the inventory with a text as group_vars/gb10.yml."""
         if text:
             self.write(group_vars__gb10=text)
         if hosts:
