@@ -10,6 +10,8 @@ name: profile
 author:
   - The gb10.cluster authors (@gb10-cluster)
 short_description: The serving profile that an inventory selects, complete and checked
+extends_documentation_fragment:
+  - gb10.cluster.internal
 description:
   - Reads the collection's C(profiles/*.yml), the files in O(gb10_profiles_directory) and the inventory's O(gb10_profiles), follows C(extends),
     checks every key and returns the profile with all defaults filled in.

@@ -10,6 +10,8 @@ name: program
 author:
   - The gb10.cluster authors (@gb10-cluster)
 short_description: The program gb10 as one file
+extends_documentation_fragment:
+  - gb10.cluster.internal
 description:
   - Makes the program that the role C(agent) copies to each rank. It is an archive of this collection's code that C(/usr/bin/python3) of the node runs.
   - The file is kept for the rest of the run. The same code makes the same file.

@@ -10,6 +10,8 @@ name: serving_group
 author:
   - The gb10.cluster authors (@gb10-cluster)
 short_description: The serving group of a host, with ranks and fabric addresses
+extends_documentation_fragment:
+  - gb10.cluster.internal
 description:
   - A serving group is an inventory group whose hosts serve one model together. C(gb10) holds all hosts, each group below it
     (such as C(pair1)) is one serving group, and the first host of it is the head, rank 0.

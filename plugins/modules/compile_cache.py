@@ -13,6 +13,7 @@ description:
   - Removes all compile caches that M(gb10.cluster.vllm_release) created for a serving group.
 extends_documentation_fragment:
   - gb10.cluster.attributes
+  - gb10.cluster.internal
 attributes:
   check_mode:
     support: full

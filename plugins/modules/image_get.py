@@ -16,6 +16,7 @@ description:
   - Shows progress. The work is a transient systemd unit, so that it continues if the connection breaks.
 extends_documentation_fragment:
   - gb10.cluster.attributes
+  - gb10.cluster.internal
 attributes:
   check_mode:
     support: full

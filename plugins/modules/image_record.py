@@ -14,6 +14,7 @@ description:
   - Removes imported images that no container uses, except the newest O(keep).
 extends_documentation_fragment:
   - gb10.cluster.attributes
+  - gb10.cluster.internal
 attributes:
   check_mode:
     support: full

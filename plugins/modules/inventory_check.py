@@ -45,6 +45,7 @@ options:
     default: false
 extends_documentation_fragment:
   - gb10.cluster.attributes.info
+  - gb10.cluster.internal
 seealso:
   - plugin: gb10.cluster.serving_group
     plugin_type: lookup

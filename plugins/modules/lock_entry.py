@@ -15,6 +15,7 @@ description:
   - This is an action plugin. It runs on the controller and contacts no host.
 extends_documentation_fragment:
   - gb10.cluster.attributes
+  - gb10.cluster.internal
 attributes:
   check_mode:
     support: full

@@ -53,6 +53,7 @@ options:
 extends_documentation_fragment:
   - gb10.cluster.attributes
   - gb10.cluster.attributes.info
+  - gb10.cluster.internal
 """
 
 EXAMPLES = r"""

@@ -44,6 +44,7 @@ options:
     type: str
 extends_documentation_fragment:
   - gb10.cluster.attributes
+  - gb10.cluster.internal
 attributes:
   check_mode:
     support: none

@@ -24,6 +24,7 @@ requirements:
   - C(rsync) with C(rrsync), and OpenSSH with its server, on the nodes
 extends_documentation_fragment:
   - gb10.cluster.attributes
+  - gb10.cluster.internal
 attributes:
   check_mode:
     support: full

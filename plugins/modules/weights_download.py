@@ -16,6 +16,7 @@ description:
   - Fails before the first byte if there is not enough disk space for the size in the profile.
 extends_documentation_fragment:
   - gb10.cluster.attributes
+  - gb10.cluster.internal
 attributes:
   check_mode:
     support: full
