@@ -550,7 +550,7 @@ def test_a_pair_that_serves_without_a_desired_state_is_adopted_without_a_restart
     found = world.desire("old")
     assert found is not None
     assert (found["generation"], found["joined"]) == (1, True)
-    assert any(each.startswith("timeout None -> ") for each in found["adjusted"]), "it took those of the run"
+    assert any(each.startswith("timeout not set -> ") for each in found["adjusted"]), "it took those of the run"
 
 
 def test_a_missing_release_stops_nothing() -> None:

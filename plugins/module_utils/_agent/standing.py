@@ -37,7 +37,13 @@ OF_A_START = ("weights", "collective", "rolled_back")
 
 def differences(now: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     """Return how the options of a desired state change, one phrase each, such as `attempts 3 -> 2`."""
-    return [f"{name} {now.get(name)} -> {value}" for name, value in wanted.items() if name not in OF_A_START and now.get(name) != value]
+    changed = [(name, now.get(name), value) for name, value in wanted.items() if name not in OF_A_START and now.get(name) != value]
+    return [f"{name} {_shown(old)} -> {_shown(new)}" for name, old, new in changed]
+
+
+def _shown(value: Any) -> str:
+    """Return a value as YAML has it."""
+    return "not set" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _failed_before(

@@ -84,7 +84,7 @@ def test_a_release_of_the_same_inputs_stays_until_a_restart_is_asked_for() -> No
 def test_a_start_of_another_release_names_the_settings_that_change() -> None:
     now = plans.settings_of(resolved_profile("dspark-nvfp4-1m-seed"))
     head = info("r1", "r1", settings={**now, "max-model-len": 4096, "enforce-eager": True})
-    assert decide([head, info("r1", "r1")])["reasons"][1:] == [f"max-model-len 4096 -> {now['max-model-len']}", "enforce-eager True -> None"]
+    assert decide([head, info("r1", "r1")])["reasons"][1:] == [f"max-model-len 4096 -> {now['max-model-len']}", "enforce-eager true -> not set"]
     other = info("r1", "r1", settings={**now, "profile": "old", "max-model-len": 4096})
     assert decide([other, other])["reasons"][1:] == ["profile old -> dspark-nvfp4-1m-seed"]
     assert decide([info("r1", "r1", settings=now)] * 2)["reasons"][1:] == []
