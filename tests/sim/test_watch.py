@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.report import why_lines
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.standing import why_lines
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import kernel
 from ansible_collections.gb10.cluster.plugins.module_utils._watch.settings import merged
 from sim.nodes import SimJob

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import evidence, look, report, standing, verbs_read
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import evidence, look, standing, verbs_read
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import AgentMissing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.group import DIFFERS, PARTLY, CommandError, Group, answer
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
@@ -95,8 +95,8 @@ def _notes(group: Group, state: dict[str, Any]) -> Iterator[str]:
         owned = f"owned by the head {str(owner['head'])[:12]} of {owner.get('group')}" if owner else "not owned by a head yet"
         yield f"{group.host} is rank {group.rank}, {owned}. Generation: {state.get('generation')}. Head: {group.hosts[0]}."
     else:
-        yield report.desired_line(state["desired"])
-        yield report.outcome_line(state["outcome"])
+        yield standing.desired_line(state["desired"])
+        yield standing.outcome_line(state["outcome"])
         watch = standing.watch_line(state.get("watch") or {})
         if watch:
             yield watch

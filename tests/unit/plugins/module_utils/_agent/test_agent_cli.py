@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import cli, client, commands, doctor, logs, look, protocol, report, verbs_change
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import cli, client, commands, doctor, logs, look, protocol, standing, verbs_change
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import group as place
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import AgentMissing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.logs import Line
@@ -336,7 +336,7 @@ def test_why_prints_the_verdict_its_evidence_and_what_was_done(group: Group) -> 
 @needs_shared
 def test_why_does_not_end_with_a_restart_that_did_not_happen() -> None:
     found = [json.loads(line) for line in (samples() / "gpu2/wedge.events.jsonl").read_text().splitlines()]
-    lines = report.why_lines({"generation": 5, "sentence": "pair1 serves release dadf6649b8a8."}, found, "/group")
+    lines = standing.why_lines({"generation": 5, "sentence": "pair1 serves release dadf6649b8a8."}, found, "/group")
     assert lines[-1].startswith("then: pair1 serves release dadf6649b8a8 again without a restart.")
 
 
