@@ -16,7 +16,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.group import D
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._common import redact
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._release import node
 from ansible_collections.gb10.cluster.plugins.module_utils._release import status as documents
 from ansible_collections.gb10.cluster.plugins.module_utils._release.group import group_status
@@ -73,9 +72,7 @@ def _infos(group: Group, state: dict[str, Any], problem: str, lost: str) -> list
     """Return what each rank shows, by rank; a rank that was not read has `msg`. `lost` is why the head is not known, for a worker."""
     agent = {"version": "installed" if not group.strange else "", "state": state, "converges": bool(not group.rank and standing.converges(state))}
     if problem:
-        own = look.read(group.name, str(group.config["directory"]), Node("/"), engine=group.docker_socket)
-        own |= {"agent": agent, "boot_log": look.brief_log(look.boot_log(own["containers"], group.docker_socket))}
-        own["full"] = look.full(group.folder, group.docker_socket)
+        own = {**look.in_short(group.name, group.folder, group.docker_socket), "agent": agent}
         cause = f"it is read through the agent of {group.host}, which does not answer"
         return [own if number == group.rank else {"msg": cause} for number in range(len(group.hosts))]
     if group.rank:

@@ -214,7 +214,7 @@ def test_status_prints_holds(group: Group) -> None:
 
 def test_status_without_an_agent_is_what_the_node_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     shown = {**IDLE, "current": "", "agent": {}}
-    monkeypatch.setattr(look, "read", lambda *_arguments, **_more: shown)
+    monkeypatch.setattr(look, "in_short", lambda *_arguments, **_more: shown)
     given = {"group": "pair1", "rank": 0, "hosts": ["lab-1", "lab-2"], "directory": str(tmp_path)}
 
     def status() -> tuple[int, dict[str, Any]]:

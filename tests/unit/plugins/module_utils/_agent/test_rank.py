@@ -19,6 +19,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent import evidenc
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.rank import RankService
+from ansible_collections.gb10.cluster.plugins.module_utils._docker import log as docker_log
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, log_slice
 from ansible_collections.gb10.cluster.plugins.module_utils._host import command
 from ansible_collections.gb10.cluster.plugins.module_utils._host.command import run_command
@@ -584,12 +585,12 @@ def node_files(machine: Machine) -> Path:
     return vm
 
 
-def memory_of(total: int, free: int, available: int) -> tuple[Any, ...]:
-    return [], [], {}, {"total_kib": total << 20, "free_kib": free << 20, "available_kib": available << 20}, ""
+def memory_of(total: int, free: int, available: int) -> dict[str, int]:
+    return {"total_kib": total << 20, "free_kib": free << 20, "available_kib": available << 20}
 
 
 def test_free_memory_counts_for_a_start_once_the_page_cache_was_dropped(owned: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node, "look", lambda *_arguments: memory_of(100, 10, 90))
+    monkeypatch.setattr(docker_log, "memory_of", lambda _text: memory_of(100, 10, 90))
     vm = node_files(owned)
     assert owned.do("look", free_share=0.7, free_only=True)["blocked"] == ""  # nothing was dropped yet
     assert owned.do("reclaim") == {"note": ""}
@@ -601,7 +602,7 @@ def test_free_memory_counts_for_a_start_once_the_page_cache_was_dropped(owned: M
 
 
 def test_a_node_whose_page_cache_cannot_be_dropped_waits_for_available_memory(owned: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node, "look", lambda *_arguments: memory_of(100, 10, 90))
+    monkeypatch.setattr(docker_log, "memory_of", lambda _text: memory_of(100, 10, 90))
     vm = node_files(owned)
     assert owned.do("reclaim") == {"note": ""}
     (vm / "drop_caches").unlink()
