@@ -768,10 +768,10 @@ def test_a_node_without_configuration_is_one_sentence(tmp_path: Path, capsys: py
 
 
 def test_a_user_without_access_needs_sudo(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    def denied(_arguments: dict[str, Any], **_settings: Any) -> dict[str, Any]:
+    def denied(*_arguments: Any, **_settings: Any) -> dict[str, Any]:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(client, "send", denied)
+    monkeypatch.setattr(client, "call", denied)
     assert group.gb10("status", code=1).err == "This user has no access to the agent. Run with sudo.\n"
 
 

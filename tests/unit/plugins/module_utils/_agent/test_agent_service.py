@@ -40,7 +40,7 @@ class Node:
         self.service = Service(configuration(folder, rank), run_dir=str(self.run), rank=self.rank, actor=self.actor)
 
     def call(self, verb: str, **arguments: Any) -> dict[str, Any]:
-        return client.send({**arguments, "verb": verb}, socket=str(self.run / "admin.sock"), timeout=LIMIT)
+        return client.call(verb, arguments, socket=str(self.run / "admin.sock"), timeout=LIMIT)
 
     def raw(self, line: bytes, name: str = "admin.sock") -> dict[str, Any]:
         with socket.socket(socket.AF_UNIX) as connection:
