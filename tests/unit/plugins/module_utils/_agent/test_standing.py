@@ -76,12 +76,6 @@ def test_what_runs_is_asked_for_again_without_a_reason_to_restart_it(found: dict
     assert (decided["do"], decided["reasons"]) == ("start", [])
 
 
-def test_refusal_names_who_changes_the_group_and_how_to_take_over() -> None:
-    assert standing.decide(state("old", final=False), "new", REASONS, "pair1")["text"] == (
-        "pair1 is being changed by a run of admin@ctl since 10:02:31 (release old). Wait for it, or take it over with -e takeover=true."
-    )
-
-
 def serve(path: Path, answer: bytes) -> list[bytes]:
     """Answer one request on a socket; return the list that it is put into."""
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
