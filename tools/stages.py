@@ -82,7 +82,6 @@ SUITES: dict[str, tuple[tuple[int, tuple[tuple[str, str], ...]], ...]] = {
                 ("vm", "pytest tests/vm -q --durations=20"),
                 ("molecule", "tools/molecule.sh"),
                 ("faults", "python benchmarks/fault_table.py --write"),
-                ("day2", "python benchmarks/day2_table.py --write"),
                 ("recovery", "python benchmarks/recovery.py --compare --write"),
                 ("soak-stub", "python benchmarks/soak.py --faults 200 --stub --write"),
                 ("soak-real", "python benchmarks/soak.py --faults 20 --write"),

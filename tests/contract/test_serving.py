@@ -340,6 +340,14 @@ def test_stop_without_the_head_stops_the_other_rank(pair: Pair) -> None:
     assert pair.log == ["stop --here"]
 
 
+def test_stop_names_the_rank_whose_docker_engine_does_not_answer_and_stops_the_other(pair: Pair) -> None:
+    done = pair.play(tasks="stop", follow=STOPPED, two_on_engine="The Docker Engine is not running.")
+    assert messages(done) == {
+        "two": "two: The Docker Engine is not running. Then run this again: nothing was removed on two, and it may still have its rank of pair1."
+    }
+    assert pair.log[0] == "one desires stopped"
+
+
 @pytest.mark.long
 def test_stop_installs_a_missing_agent(pair: Pair) -> None:
     for host in ("one", "two"):

@@ -18,12 +18,6 @@ def state(lab: Lab, head: int = 1) -> dict[str, Any]:
     return dict(json.loads(reply)) if reply.strip() else {}
 
 
-def judging(lab: Lab) -> bool:
-    """Whether the agent judges a boot and has seen the containers of both ranks."""
-    outcome = state(lab).get("outcome") or {}
-    return outcome.get("phase") == "judging" and len(outcome.get("containers") or {}) == 2
-
-
 def settled(lab: Lab) -> bool:
     """Whether the agent answers and has nothing to do."""
     found = state(lab)

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pexpect
-import playbook
 import pytest
 import yaml
 from container_lab import Lab
@@ -142,7 +141,3 @@ def no_trace_of(newcomer: Newcomer) -> None:
     assert newcomer.folder / "screen" in files
     assert [str(path) for path in files if newcomer.password.encode() in path.read_bytes()] == []
     assert "StrictHostKeyChecking=no" not in (newcomer.folder / "calls").read_text(encoding="utf-8", errors="replace")
-
-
-def test_the_readme_is_short() -> None:
-    assert len((playbook.REPO / "README.md").read_text(encoding="utf-8").splitlines()) <= 150

@@ -252,17 +252,24 @@ def test_a_child_that_keeps_the_messages_open_does_not_delay_a_failed_session() 
 def test_a_request_that_drips_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "REQUEST_SECONDS", 0.5)
     served = listener.Listener(str(tmp_path / "s"), lambda request: protocol.success({"verb": request["verb"]}), "spark-1")
-    with contextlib.closing(served), socket.socket(socket.AF_UNIX) as connection, within(LIMIT / 2):
-        connection.settimeout(LIMIT)
-        connection.connect(str(tmp_path / "s"))
-        line = protocol.encode({"v": protocol.PROTOCOL, "verb": "hello"})
-        connection.sendall(line + line[:5])
-        time.sleep(0.2)
-        connection.sendall(line[5:])
-        replies = connection.makefile("rb")
-        assert [protocol.decode(replies.readline())["ok"] for _each in range(2)] == [True, True], "two requests, one of them in two parts"
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            for _each in range(int(LIMIT / 0.02)):
-                connection.sendall(b" ")
-                time.sleep(0.02)
-        assert replies.readline() == b""
+    line = protocol.encode({"v": protocol.PROTOCOL, "verb": "hello"})
+
+    @contextlib.contextmanager
+    def connected() -> Iterator[socket.socket]:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(LIMIT)
+            connection.connect(str(tmp_path / "s"))
+            connection.sendall(line[:5])
+            yield connection
+
+    with contextlib.closing(served), within(LIMIT / 2):
+        with connected() as connection:
+            time.sleep(0.2)
+            connection.sendall(line[5:])
+            assert protocol.decode(connection.makefile("rb").readline())["ok"], "a request in two parts"
+        with connected() as connection:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                for _each in range(int(LIMIT / 0.02)):
+                    connection.sendall(b" ")
+                    time.sleep(0.02)
+            assert connection.recv(1) == b""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import protocol, replies
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import protocol, session
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import MAX_TEXT, RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._watch.settings import merged
 from sim.nodes import SimRank
@@ -37,7 +37,7 @@ class Liar(SimRank):
         if verb in self.verbs:
             place = found["hello"] if verb == "watch" else found
             place.update(self.lies)
-        return replies.checked(verb, protocol.reply_of(protocol.decode(protocol.encode({"ok": True, "result": found}))))
+        return session.checked(verb, protocol.reply_of(protocol.decode(protocol.encode({"ok": True, "result": found}))))
 
 
 def lied_to(watches: bool = True) -> tuple[World, Liar]:
@@ -95,19 +95,19 @@ def test_long_texts_of_a_worker_leave_the_agent_answerable(verb: str, lies: dict
 
 def test_texts_of_a_reply_are_cut_but_a_log_a_manifest_and_a_receipt() -> None:
     long = "é" * (MAX_TEXT + 5)
-    found = replies.checked("start", {"error": long, "receipt": {"text": long}, "manifest": long, "more": [{"deep": long, long: 1e300, "log": long}]})
+    found = session.checked("start", {"error": long, "receipt": {"text": long}, "manifest": long, "more": [{"deep": long, long: 1e300, "log": long}]})
     assert (found["error"], found["receipt"], found["manifest"]) == (long[:MAX_TEXT], {"text": long}, long)
     assert found["more"] == [{"deep": long[:MAX_TEXT], long[:MAX_TEXT]: None, "log": long[:MAX_TEXT]}]
     log: dict[str, Any] = {"log": "QUJD" * MAX_TEXT, "cursor": "5:1", "container": None, "memory": {}, "http_status": 0}
-    assert replies.checked("slice", log) == log
+    assert session.checked("slice", log) == log
 
 
 def test_a_reply_with_too_many_texts_is_refused() -> None:
     with pytest.raises(RankError, match="its reply to start is not valid: it has more than"):
-        replies.checked("start", {"error": "", "more": ["x" * 100] * 20_000})
+        session.checked("start", {"error": "", "more": ["x" * 100] * 20_000})
 
 
 @pytest.mark.parametrize(("verb", "wrong"), [("hello", {}), ("watch", {"hello": {}}), ("halt", {"left": "x"}), ("look", [])])
 def test_a_reply_of_another_type_is_refused(verb: str, wrong: Any) -> None:
     with pytest.raises(RankError, match=f"its reply to {verb} has no valid"):
-        replies.checked(verb, wrong if isinstance(wrong, dict) else {"containers": wrong})
+        session.checked(verb, wrong if isinstance(wrong, dict) else {"containers": wrong})

@@ -193,12 +193,6 @@ def test_a_release_that_fails_without_an_earlier_one_leaves_the_group_stopped() 
     assert found["sentence"].endswith("All ranks of pair1 are stopped, and no earlier release passed its gate on all of them.")
 
 
-def test_no_release_takes_its_place_if_rollback_is_off() -> None:
-    world = pair(new=["flag"])
-    assert world.change("new", rollback=False)["sentence"].endswith("All ranks of pair1 are stopped.")
-    assert not any(rank.runs() for rank in world.ranks)
-
-
 def test_a_passed_release_waits_for_a_node_that_reboots_in_its_boot() -> None:
     world = pair(new=["good"])
     assert world.change("new")["result"] == "serves"
@@ -337,14 +331,6 @@ def test_an_agent_that_is_killed_at_any_moment_continues(where: str, kinds: list
     assert moments > 8
 
 
-def test_a_boot_that_goes_on_while_the_agent_is_down_is_not_started_again() -> None:
-    world = pair(new=["slow"])
-    during(world, "judging", world.crash, 15.0)
-    found = world.change("new")
-    assert found["result"] == "serves"
-    assert order(world).count("one starts new") == 1
-
-
 def test_a_rollback_is_recorded_on_all_ranks_and_one_that_cannot_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     world, rolled = pair(new=["good"]), {"from": "old", "to": "new"}
     monkeypatch.setattr(world.ranks[1], "_record", lambda *_caller, **asked: {"note": f"could not record {asked['rolled_back']}."})
@@ -445,15 +431,6 @@ def test_a_head_that_returns_obeys_a_stop_on_a_worker(ahead: int) -> None:
     assert world.change("old")["result"] == "serves", "a later request starts it again"
 
 
-def test_a_head_that_did_not_hear_of_a_stop_on_a_worker_obeys_it() -> None:
-    world = pair()
-    world.ranks[1].stop_here()
-    world.run(60)
-    found = world.settle()
-    assert (world.desired()["by"], found["result"]) == ("a stop on two", "stopped")
-    assert not any(rank.runs() for rank in world.ranks)
-
-
 def test_a_second_stop_on_a_worker_ends_a_start_that_waits() -> None:
     world = pair()
     world.ranks[1].stop_here()
@@ -525,19 +502,6 @@ def test_a_rank_of_another_head_is_neither_started_nor_stopped() -> None:
     assert "rank 1 on two cannot be used: two has another owner" in found["sentence"]
     assert found["sentence"].endswith("Nothing was changed.")
     assert order(world) == []
-
-
-def test_a_second_head_is_refused_by_the_ranks_of_the_first() -> None:
-    world = pair(new=["good"])
-    second = SimRank(world, 1, "two")
-    second.__dict__.update({**world.ranks[1].__dict__, "head_id": OTHER_HEAD, "jobs": [], "generation": 99})
-    for verb, arguments in (("claim", {}), ("start", {"release": "new"}), ("halt", {"label": "", "mark": "x"}), ("record", {"release": "old", "receipt": {}})):
-        job = second.begin(verb, 30.0, **arguments)
-        for _step in range(20):
-            world.now += 0.5
-            second.process()
-        assert "has another owner" in str(job.outcome)
-    assert world.serves("old")
 
 
 def test_a_pair_that_serves_without_a_desired_state_is_adopted_without_a_restart() -> None:
@@ -625,12 +589,6 @@ def test_the_result_of_the_collective_test_is_in_the_receipt_of_its_release_alon
     assert "collective" not in kept
 
 
-def test_a_boot_that_never_ends_has_a_verdict() -> None:
-    world = fresh(new=["hang"])
-    world.desire("new")
-    assert world.settle(200)["verdict"]["class"] == "stalled"
-
-
 def test_an_error_in_the_judgement_leaves_a_pair_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     world = pair(new=["good"])
     world.allow_errors = True
@@ -646,14 +604,6 @@ def test_the_head_does_not_start_if_the_worker_did_not() -> None:
     found = world.change("new", rollback=False)
     assert found["verdict"]["class"] == "start_failed"
     assert "No such image" in found["sentence"]
-    assert not any("one starts new" in line for line in world.log)
-
-
-def test_the_head_does_not_start_if_only_the_worker_fails_to_start() -> None:
-    world = pair(new=["good"])
-    during(world, "memory", lambda: world.ranks[1].releases.pop("new"))
-    world.desire("new", rollback=False)
-    assert "compose.yaml is missing on two" in world.settle()["sentence"]
     assert not any("one starts new" in line for line in world.log)
 
 
@@ -772,24 +722,6 @@ def test_a_boot_after_a_death_is_judged_again_by_a_restarted_agent() -> None:
     found = world.change("new", attempts=2)
     assert (found["result"], found["verdict"]["class"]) == ("held", "killed")
     assert not any(rank.runs() for rank in world.ranks)
-
-
-def test_a_stop_and_a_stop_on_a_rank_at_the_same_time_stop_the_pair() -> None:
-    world = pair()
-    during(world, "halting", world.ranks[0].stop_here)
-    world.stop()
-    assert world.settle()["sentence"] == "pair1 is stopped."
-    assert not any(rank.runs() for rank in world.ranks)
-
-
-def test_a_stop_that_is_under_way_ends_before_a_later_request_reads_the_ranks() -> None:
-    world = pair(new=["good"])
-    world.stop_seconds = 20.0
-    during(world, "halting", lambda: world.desire("old", by="bob@desk", takeover=True))
-    assert world.change("new", by="ann@laptop")["result"] == "serves"
-    assert world.serves("old")
-    world.run(60)
-    assert world.serves("old")
 
 
 def test_events_have_the_same_numbers_in_memory_and_in_a_file_whose_last_line_was_cut_off(tmp_path: Path) -> None:

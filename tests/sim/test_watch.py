@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.report import why_lines
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.standing import why_lines
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import kernel
 from ansible_collections.gb10.cluster.plugins.module_utils._watch.settings import merged
 from sim.nodes import SimJob
@@ -103,28 +103,6 @@ def test_a_fault_that_passes_by_itself_is_not_reported_as_a_restart_after_an_ear
     world.run(200.0, until=lambda: recoveries(world, 2))
     assert starts(world) == 1
     assert [re.findall(r"again (\w+)", event["text"]) for event in events(world, "recovered")] == [["after"], ["without"]]
-
-
-def test_starts_the_pair_after_both_nodes_have_rebooted() -> None:
-    world = watched()
-    world.run(30)
-    world.reboot(0, 30.0)
-    world.reboot(1, 60.0)
-    serves_again(world, 400)
-    assert starts(world) == 1
-    assert world.desired()["auto"] is True
-    assert events(world, "recovered")[0]["cause"] in ("node_lost", "reboot")
-
-
-def test_a_pair_that_was_stopped_stays_stopped_after_a_reboot() -> None:
-    world = watched()
-    world.stop()
-    world.settle()
-    world.reboot(0, 30.0)
-    world.reboot(1, 30.0)
-    world.run(300)
-    assert starts(world) == 0
-    assert world.outcome()["result"] == "stopped"
 
 
 def test_an_engine_process_that_stays_stopped_restarts_the_group_and_a_short_stop_does_not() -> None:
@@ -459,18 +437,6 @@ def test_an_agent_that_is_killed_during_a_recovery_goes_on() -> None:
         assert starts(world) <= 2
 
 
-def test_the_last_good_release_that_took_over_is_watched_too() -> None:
-    world = watched()
-    world.boots["new"] = ["flag"]
-    found = world.change("new")
-    assert (found["result"], found["release"]) == ("failed", "old")
-    world.run(10)
-    world.kill(1)
-    world.run(5)
-    serves_again(world)
-    assert world.outcome()["result"] == "serves"
-
-
 def test_a_crash_after_long_service_does_not_count() -> None:
     world = watched(restarts=1)
     for _crash in range(4):
@@ -519,18 +485,6 @@ def test_restarts_of_a_docker_engine_are_not_crashes() -> None:
     assert world.serves("old")
     assert starts(world) == 3
     assert {event["cause"] for event in events(world, "recovered")} <= {"docker", "docker_restart"}
-
-
-def test_gb10_start_begins_again_after_a_crash_loop() -> None:
-    world = watched(restarts=0)
-    world.kill(1)
-    world.run(200, until=lambda: world.outcome().get("result") == "held")
-    assert world.actor is not None
-    options = dict(world.desired()["options"])
-    assert world.actor.desire("serving", "old", "ann@one", ["gb10 start on one"], options)["joined"] is False
-    assert world.settle()["result"] == "serves"
-    world.run(10)
-    assert events(world, "recovered")[0]["text"].startswith("pair1 serves release old again after a restart")
 
 
 def test_options_that_change_while_it_serves_are_those_of_the_next_restart_by_the_agent() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import converge
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import Actor, Refused
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import kept
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import Store
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.watch import Watch
 from ansible_collections.gb10.cluster.plugins.module_utils._watch.settings import merged
 from sim.nodes import EPOCH, GROUP, HEAD_ID, Container, SimRank
@@ -48,7 +48,7 @@ class VirtualClock:
         self.world.wait(seconds)
 
 
-class SimStore:
+class SimStore(Store):
     """The head's files: they survive the agent."""
 
     def __init__(self, world: World) -> None:
@@ -274,7 +274,7 @@ class World:
             self.crashed = False
             self.actor = Actor(GROUP, self.ranks, self.store, self.clock)
             self.watch = Watch(self.actor, self.settings)
-            self.generation = int(kept(self.store, "desired.json")[0].get("generation") or 0)  # one that could not be saved is forgotten
+            self.generation = int(self.store.known("desired.json")[0].get("generation") or 0)  # one that could not be saved is forgotten
             known = self.actor.outcome()
             self.judged = (known["generation"], known["final"])
             self.note("the agent starts")

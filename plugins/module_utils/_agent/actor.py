@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import standing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import shortened
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import Files, kept
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import Store
 from ansible_collections.gb10.cluster.plugins.module_utils._common import redact, utc
 
 ATTEMPTS = 3
@@ -77,22 +77,6 @@ class Clock(Protocol):
         """Wait; shorter if a job has ended or another state is desired."""
 
 
-class Store(Files, Protocol):
-    """Where the actor's state survives it."""
-
-    def save(self, name: str, data: Mapping[str, Any]) -> None:
-        """Replace a document atomically. Raises OSError."""
-
-    def append(self, event: Mapping[str, Any]) -> None:
-        """Append an event. Raises OSError."""
-
-    def last_number(self) -> int:
-        """Return the highest number that was used for an event."""
-
-    def events(self) -> list[dict[str, Any]]:
-        """Return the events that are kept, the oldest first."""
-
-
 def fresh_outcome(generation: int) -> dict[str, Any]:
     """Return the outcome of a generation that nothing was done for yet."""
     return {
@@ -111,8 +95,8 @@ class Actor:
         self.lock = threading.RLock()
         self._events = collections.deque(store.events(), maxlen=EVENTS_IN_MEMORY)
         self._trim()
-        desired, desired_is = kept(store, DESIRED)
-        outcome, outcome_is = kept(store, OUTCOME)
+        desired, desired_is = store.known(DESIRED)
+        outcome, outcome_is = store.known(OUTCOME)
         self._desired = {**copy.deepcopy(NOTHING), **desired}
         known = outcome.get("generation") == self._desired["generation"]
         self._outcome = {**fresh_outcome(int(self._desired["generation"])), **(outcome if known else {})}

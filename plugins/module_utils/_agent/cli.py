@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import select
 import socket
 import sys
 
@@ -15,45 +14,33 @@ SESSION_SOCKET = "/run/gb10-agent/session.sock"
 CHUNK = 1 << 16
 
 
-def _write(descriptor: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]
-
-
-def _copy(connection: socket.socket) -> None:
-    """Copy both ways until the socket ends; an end of the input is passed on."""
-    sources: list[socket.socket | int] = [connection, 0]
-    while True:
-        ready = select.select(sources, [], [])[0]
-        if 0 in ready:
-            data = os.read(0, CHUNK)
-            if data:
-                connection.sendall(data)
-            else:
-                sources.remove(0)
-                connection.shutdown(socket.SHUT_WR)
-        if connection in ready:
-            data = connection.recv(CHUNK)
-            if not data:
-                return
-            _write(1, data)
+def _exchange(connection: socket.socket) -> None:
+    """Pass a request line from the standard input to the socket, and the reply line from there to the standard output."""
+    data = b" "
+    while data and not data.endswith(b"\n"):
+        data = os.read(0, CHUNK)
+        connection.sendall(data)
+    connection.shutdown(socket.SHUT_WR)
+    data = b" "
+    while data and not data.endswith(b"\n"):
+        data = rest = connection.recv(CHUNK)
+        while rest:
+            rest = rest[os.write(1, rest) :]
 
 
 def connect(path: str = SESSION_SOCKET) -> int:
-    """Copy between the standard streams and the session socket until one side ends.
+    """Copy a request and its reply between the standard streams and the session socket.
 
     Return the exit code, 1 with one line on stderr if the agent does not accept the connection.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        what = "connect failed"
         try:
             connection.connect(path)
+            what = "connection lost"
+            _exchange(connection)
         except OSError as error:
-            sys.stderr.write(f"connect failed: {path}: {error.strerror}\n")
-            return 1
-        try:
-            _copy(connection)
-        except OSError as error:
-            sys.stderr.write(f"connection lost: {path}: {error.strerror}\n")
+            sys.stderr.write(f"{what}: {path}: {error.strerror}\n")
             return 1
     return 0
 

@@ -24,7 +24,7 @@ class AgentMissing(Exception):  # noqa: N818  a state of the node
         super().__init__(f"The agent is not running on this node ({cause}). Run site.yml, or `systemctl start gb10-agent`.")
 
 
-#: What call() and send() raise.
+#: What call() raises.
 ERRORS = (AgentMissing, RankError, OSError)
 
 
@@ -33,17 +33,12 @@ def sentence(error: Exception) -> str:
     return f"The agent's socket {ADMIN_SOCKET} cannot be used: {error.strerror}. Run with become." if isinstance(error, OSError) else str(error)
 
 
-def call(verb: str, *, socket: str = ADMIN_SOCKET, timeout: float = TIMEOUT, **arguments: Any) -> dict[str, Any]:
+def call(verb: str, arguments: Mapping[str, Any] | None = None, *, socket: str = ADMIN_SOCKET, timeout: float = TIMEOUT) -> dict[str, Any]:
     """Send a verb to the agent and return its result. `timeout` bounds each read and write, in seconds.
 
     Raises AgentMissing, RankError, or PermissionError if this user has no access to the socket.
     """
-    return send({**arguments, "verb": verb}, socket=socket, timeout=timeout)
-
-
-def send(arguments: Mapping[str, Any], *, socket: str = ADMIN_SOCKET, timeout: float = TIMEOUT) -> dict[str, Any]:
-    """Send a verb as call() does; the arguments may have any name."""
-    request, verb = protocol.encode({"v": protocol.PROTOCOL, **arguments}), arguments["verb"]
+    request = protocol.encode({"v": protocol.PROTOCOL, **(arguments or {}), "verb": verb})
     try:
         line = _ask(socket, timeout, request)
     except PermissionError:

@@ -47,7 +47,7 @@ def call(group: Group, options: argparse.Namespace) -> int:
         raise CommandError(f"The arguments are not valid JSON: {error}.") from error
     if not isinstance(arguments, dict):
         raise CommandError("The arguments are not a JSON object.")
-    show(json.dumps(client.send({**arguments, "verb": options.verb}, socket=group.admin, timeout=LONGEST_CALL)))
+    show(json.dumps(client.call(options.verb, arguments, socket=group.admin, timeout=LONGEST_CALL)))
     return 0
 
 

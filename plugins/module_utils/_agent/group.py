@@ -68,7 +68,7 @@ class Group:
         """Ask this node's agent. Raises AgentMissing, RankError, PermissionError, CommandError."""
         if self.strange:
             raise CommandError(self.strange)
-        return client.send({**arguments, "verb": verb}, socket=self.admin, timeout=timeout)
+        return client.call(verb, arguments, socket=self.admin, timeout=timeout)
 
     def peers(self) -> list[Peer]:
         """Return the sessions to the other ranks; a worker has none."""

@@ -41,9 +41,8 @@ def version_of(files: Mapping[str, str]) -> str:
 
 def state_of(known: dict[str, Any], socket: str) -> dict[str, Any]:
     """Return what the agent on the socket reports; empty without an answer in time, and if the agent refuses. `known` is its configuration."""
-    verb = "hello" if known.get("rank") else "state"
     try:
-        return client.call(verb, socket=socket, timeout=TIMEOUT_SECONDS, group=known.get("group", ""), head=known.get("head_id", ""), generation=0)
+        return client.call("hello" if known.get("rank") else "state", socket=socket, timeout=TIMEOUT_SECONDS)
     except client.ERRORS:
         return {}
 

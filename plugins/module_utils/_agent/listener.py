@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE. A Unix socket of the agent: request lines in, reply lines out, one thread for each connection."""
+"""PRIVATE. A Unix socket of the agent: each connection has one request line and one reply line, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -51,25 +51,22 @@ def bound(path: str, mode: int, group: str = "") -> socket.socket:
     return listening
 
 
-def request_of(connection: socket.socket, found: bytearray) -> tuple[bytearray, bytearray]:
-    """Return a request line, and what was read after it. `found` is what was read already.
+def request_of(connection: socket.socket) -> bytes:
+    """Return the request line of a connection; empty if it ends before, and longer than MAX_LINE without its end if it is too long.
 
-    The line is empty at the end of the connection, and longer than MAX_LINE without its end if it is too long. Raises OSError, also if a request
-    does not begin within IDLE_SECONDS, or does not end within REQUEST_SECONDS.
+    Raises OSError, also if the request does not begin within IDLE_SECONDS, or does not end within REQUEST_SECONDS.
     """
-    end = 0.0
-    while b"\n" not in found[-CHUNK:]:
-        if len(found) > protocol.MAX_LINE:
-            return found, bytearray()
+    found, end = bytearray(), 0.0
+    connection.settimeout(IDLE_SECONDS)
+    while b"\n" not in found[-CHUNK:] and len(found) <= protocol.MAX_LINE:
         if found:
             end = end or time.monotonic() + REQUEST_SECONDS
             connection.settimeout(max(0.001, end - time.monotonic()))
         data = connection.recv(CHUNK)
         if not data:
-            return bytearray(), bytearray()
+            return b""
         found += data
-    size = found.index(b"\n") + 1
-    return found[:size], found[size:]
+    return b"".join(bytes(found).partition(b"\n")[:2])
 
 
 class Listener:
@@ -97,7 +94,6 @@ class Listener:
             self._begin(connection)
 
     def _begin(self, connection: socket.socket) -> None:
-        connection.settimeout(IDLE_SECONDS)
         with self._lock:
             accepted = len(self._open) < MAX_CONNECTIONS
             if accepted:
@@ -120,16 +116,12 @@ class Listener:
     def _serve(self, connection: socket.socket) -> None:
         try:
             with contextlib.suppress(OSError):
-                rest = bytearray()
-                while True:
-                    line, rest = request_of(connection, rest)
-                    if len(line) > protocol.MAX_LINE:
-                        connection.sendall(protocol.encode(protocol.failure(f"A request is longer than {protocol.MAX_LINE} bytes.", "refused")))
-                        return
-                    if not line:
-                        return
-                    connection.settimeout(IDLE_SECONDS)
-                    connection.sendall(self.answer(bytes(line)))
+                line = request_of(connection)
+                connection.settimeout(IDLE_SECONDS)
+                if len(line) > protocol.MAX_LINE:
+                    connection.sendall(protocol.encode(protocol.failure(f"A request is longer than {protocol.MAX_LINE} bytes.", "refused")))
+                elif line:
+                    connection.sendall(self.answer(line))
         finally:
             self._end(connection)
 

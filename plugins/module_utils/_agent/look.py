@@ -67,6 +67,12 @@ def brief_log(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {key: facts[key] for key in FACTS if key in facts}
 
 
+def in_short(group: str, folder: str, engine: str, proc: str = "/proc") -> dict[str, Any]:
+    """Return what the account of a group uses of this rank."""
+    seen = node.look(group, folder, engine, proc)
+    return {**seen, "boot_log": brief_log(boot_log(seen["containers"], engine)), "full": full(folder, engine)}
+
+
 def full(folder: str, engine: str) -> list[str]:
     """Return which of the folder of a group and the data of the Docker Engine are on a full file system."""
     paths = [folder]
@@ -107,25 +113,17 @@ def read(
 ) -> dict[str, Any]:  # fmt: skip
     """Return what this rank shows, as module vllm_rank_info documents it, without `boot_log`, `alive` and `records`."""
     folder = os.path.join(directory, group)
-    current = node.current_of(folder)
-    containers, kept, found, memory, problem = node.look(group, folder, image, engine)
-    receipt = node.receipt_of(folder, node.judged(current, containers))
+    seen = node.look(group, folder, engine)
     weights = node.weights_of(model, drafter)
     release = node.read_json(os.path.join(folder, "current", "release.json"))
     return {
-        "current": current,
-        "releases": kept,
-        "containers": containers,
+        **seen,
         "weights": weights,
-        "weights_differ": releases.weights_differ(receipt.get("weights") or {}, weights),
-        "processes": node.look_twice(containers, receipt),
-        "stopped": node.stopped_of(folder),
-        "receipt": receipt,
-        "image": found,
+        "weights_differ": releases.weights_differ(seen["receipt"].get("weights") or {}, weights),
+        "image": dict(node.NO_IMAGE) if seen["engine_error"] else node.image_of(image, engine),
         "devices": [device for pattern in node.DEVICES for device in sorted(glob.glob(pattern))],
-        "memory": {**memory, **node.gpu_memory(containers)},
-        "others": [] if problem else node.other_groups(group, engine),
-        "engine_error": problem,
+        "memory": {**seen["memory"], **node.gpu_memory(seen["containers"])},
+        "others": [] if seen["engine_error"] else node.other_groups(group, engine),
         "inputs": str(release.get("inputs") or ""),
         "settings": release.get("settings") or {},
         "collective": str(node.read_json(os.path.join(folder, collective.KEPT)).get("key") or ""),

@@ -278,24 +278,17 @@ class RankService:
     # Reading.
 
     def _look(self, release: str = "", free_share: float | None = None, free_only: bool = False, boot_log: bool = False) -> dict[str, Any]:
-        containers, releases, _image, memory, problem = node.look(self.group, self.folder, "", self.docker_socket)
-        current = node.current_of(self.folder)
+        read = look.in_short if boot_log else node.look
+        seen = read(self.group, self.folder, self.docker_socket, os.path.join(self._root, "proc"))
         manifest = self._manifest(release)
+        blocked = free_share is not None and node.not_free(seen["containers"], seen["memory"], free_share, free_only and self._reclaimed, Node(self._root))
         return {
-            "containers": containers,
-            "engine_error": problem,
-            "memory": memory,
-            "current": current,
-            "releases": releases,
-            "receipt": node.receipt_of(self.folder, [release] if release else node.judged(current, containers)),
+            **seen,
+            "receipt": node.receipt_of(self.folder, [release]) if release else seen["receipt"],
             "manifest": manifest,
             "weights": node.weights_of(str(manifest.get("model") or ""), str(manifest.get("drafter") or "")),
-            "stopped": node.stopped_of(self.folder),
-            "boot_log": look.brief_log(look.boot_log(containers, self.docker_socket)) if boot_log else {},
-            "full": look.full(self.folder, self.docker_socket) if boot_log else [],
-            "processes": node.look_twice(containers, node.receipt_of(self.folder, node.judged(current, containers)), os.path.join(self._root, "proc")),
-            "missing": self._missing(release, releases, manifest) if release else [],
-            "blocked": "" if free_share is None else node.not_free(containers, memory, free_share, free_only and self._reclaimed, Node(self._root)),
+            "missing": self._missing(release, seen["releases"], manifest) if release else [],
+            "blocked": blocked or "",
         }
 
     def _doctor(self) -> dict[str, Any]:

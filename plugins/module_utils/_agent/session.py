@@ -16,9 +16,10 @@ import time
 from collections.abc import Mapping
 from typing import Any, Callable
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import config, protocol, replies
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError, RankLost
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import config, protocol
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import MAX_TEXT, MAX_TEXTS, RankError, RankLost
 from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
+from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import cut
 
 GRACE = 2.0  # seconds after its timeout by which a job must have ended by itself
 STDERR = 4096  # bytes of ssh's messages that are read
@@ -26,6 +27,20 @@ _CAUSE = re.compile(
     r"connect(?:ion)? (?:failed|lost): [^\n]+|Permission denied \([^)\n]*\)|Host key verification failed|Connection (?:timed out|refused|reset|closed)[^\n]*"
     r"|Operation timed out|No route to host|Network is unreachable|Could not resolve hostname[^\n]*|Timeout, server [^\n]*"
 )
+
+_HELLO = {"host": str, "owner": dict, "generation": int, "stopped": str, "stop_generation": int}
+#: By verb. A verb that is missing here is asked of rank 0 only, which is the agent itself.
+#: What the head checks of a reply: the types of what it reads.
+TYPES: dict[str, dict[str, type]] = {
+    "hello": _HELLO, "claim": _HELLO, "slice": {}, "watch": {"hello": dict, "sample": dict}, "phase": {}, "reclaim": {"note": str},
+    "start": {}, "halt": {"left": list}, "doctor": {"facts": dict, "info": dict},
+    "look": {
+        "containers": list, "engine_error": str, "memory": dict, "current": str, "releases": list, "stopped": str, "processes": dict, "missing": list,
+        "blocked": str,
+    },
+}  # fmt: skip
+#: Of a reply itself: what may be longer than a text.
+LONG = ("log", "manifest", "receipt")
 
 
 def ssh_argv(peer: Mapping[str, Any], keys_dir: str = config.KEYS, run_dir: str = config.RUN, *, master: bool = True) -> list[str]:
@@ -118,6 +133,19 @@ def ask(argv: list[str], line: bytes, timeout: float) -> bytes:
     raise RankLost(cause_of(text, process.returncode))
 
 
+def checked(verb: str, result: dict[str, Any]) -> dict[str, Any]:
+    """Return the result of a verb, with bounded texts and numbers, because the head quotes what containers print. Raises RankError if it is not one."""
+    if verb not in TYPES:
+        return result
+    wrong = [key for key, kind in TYPES[verb].items() if not isinstance(result.get(key), kind)]
+    if wrong:
+        raise RankError(f"its reply to {verb} has no valid {wrong[0]}")
+    try:
+        return dict(cut(result, MAX_TEXT, MAX_TEXTS, LONG))
+    except ValueError as error:
+        raise RankError(f"its reply to {verb} is not valid: {error}") from error
+
+
 class Session:
     """The calls of one rank: the envelope of requests, and the thread of a call. `send` takes a request and its timeout, and returns the reply."""
 
@@ -132,7 +160,7 @@ class Session:
     def begin(self, verb: str, limit: float, /, **arguments: Any) -> ThreadJob:
         """Start a verb that may take `limit` seconds."""
         request = {**arguments, "v": protocol.PROTOCOL, "verb": verb, "group": self._group, "head": self._head, "generation": self.generation}
-        return ThreadJob(lambda: replies.checked(verb, protocol.reply_of(self._send(request, limit))), limit, self._wake)
+        return ThreadJob(lambda: checked(verb, protocol.reply_of(self._send(request, limit))), limit, self._wake)
 
 
 class Peer(Session):

@@ -10,13 +10,12 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import evidence, look, report, standing, verbs_read
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import evidence, look, standing, verbs_read
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import AgentMissing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.group import DIFFERS, PARTLY, CommandError, Group, answer
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._common import redact
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._release import node
 from ansible_collections.gb10.cluster.plugins.module_utils._release import status as documents
 from ansible_collections.gb10.cluster.plugins.module_utils._release.group import group_status
@@ -73,9 +72,7 @@ def _infos(group: Group, state: dict[str, Any], problem: str, lost: str) -> list
     """Return what each rank shows, by rank; a rank that was not read has `msg`. `lost` is why the head is not known, for a worker."""
     agent = {"version": "installed" if not group.strange else "", "state": state, "converges": bool(not group.rank and standing.converges(state))}
     if problem:
-        own = look.read(group.name, str(group.config["directory"]), Node("/"), engine=group.docker_socket)
-        own |= {"agent": agent, "boot_log": look.brief_log(look.boot_log(own["containers"], group.docker_socket))}
-        own["full"] = look.full(group.folder, group.docker_socket)
+        own = {**look.in_short(group.name, group.folder, group.docker_socket), "agent": agent}
         cause = f"it is read through the agent of {group.host}, which does not answer"
         return [own if number == group.rank else {"msg": cause} for number in range(len(group.hosts))]
     if group.rank:
@@ -95,8 +92,8 @@ def _notes(group: Group, state: dict[str, Any]) -> Iterator[str]:
         owned = f"owned by the head {str(owner['head'])[:12]} of {owner.get('group')}" if owner else "not owned by a head yet"
         yield f"{group.host} is rank {group.rank}, {owned}. Generation: {state.get('generation')}. Head: {group.hosts[0]}."
     else:
-        yield report.desired_line(state["desired"])
-        yield report.outcome_line(state["outcome"])
+        yield standing.desired_line(state["desired"])
+        yield standing.outcome_line(state["outcome"])
         watch = standing.watch_line(state.get("watch") or {})
         if watch:
             yield watch

@@ -10,7 +10,7 @@ import json
 import os
 import threading
 from collections.abc import Mapping
-from typing import Any, Callable, Protocol
+from typing import Any, Callable
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
 
@@ -18,21 +18,6 @@ EVENTS = "events.jsonl"
 OLDER_EVENTS = "events.1.jsonl"
 MAX_EVENTS = 1 << 20  # bytes of one file of events
 MOST_EVENTS = 1000  # that are read
-
-
-class Files(Protocol):
-    """Where small JSON files are. Those that are there and are not a JSON object are in its set `damaged`, if it has one."""
-
-    def load(self, name: str) -> dict[str, Any]:
-        """Return a file's object; empty if it is absent or unreadable."""
-
-
-def kept(files: Files, name: str) -> tuple[dict[str, Any], str]:
-    """Return the values of a file that are not null, and "". Without any, return {}, and what became of the file: lost or damaged."""
-    found = files.load(name)
-    if found:
-        return {key: value for key, value in found.items() if value is not None}, ""
-    return {}, "damaged" if name in getattr(files, "damaged", ()) else "lost"
 
 
 class Store:
@@ -56,6 +41,13 @@ class Store:
             if data is not None or self._files.exists(name):
                 self.damaged.add(name)
         return {}
+
+    def known(self, name: str) -> tuple[dict[str, Any], str]:
+        """Return the values of a file that are not null, and "". Without any, return {}, and what became of the file: lost or damaged."""
+        found = self.load(name)
+        if found:
+            return {key: value for key, value in found.items() if value is not None}, ""
+        return {}, "damaged" if name in self.damaged else "lost"
 
     def save(self, name: str, data: Mapping[str, Any]) -> None:
         """Write a file atomically and durably, mode 0600. Raises OSError."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, report, standing
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, standing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import AgentMissing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.group import DIFFERS, LONGEST_CALL, CommandError, Group, complain, person, show
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.verbs_read import looks
@@ -105,7 +105,7 @@ def _followed(group: Group, generation: int, tell: Callable[[str], None]) -> dic
             continue
         missing, since = 0, int(reply["next"])
         for event in reply["events"]:
-            tell(report.event_line(event))
+            tell(standing.event_line(event))
         outcome, desired = reply["outcome"], reply["desired"]
         if not _covers(desired, generation) or (outcome.get("final") and outcome.get("generation") == desired.get("generation")):
             return reply

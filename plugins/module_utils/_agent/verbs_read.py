@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import config, evidence, history, logs, look, report
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import config, evidence, history, logs, look, standing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.group import PARTLY, CommandError, Group, answer, complain, show
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError, RankLost
@@ -39,7 +39,7 @@ def key(group: Group, options: argparse.Namespace) -> int:
     return 0
 
 
-def looks(group: Group, boot_log: bool = False) -> Iterator[tuple[int, str, report.Look | None, str]]:
+def looks(group: Group, boot_log: bool = False) -> Iterator[tuple[int, str, dict[str, Any] | None, str]]:
     """Yield number and host of each rank, what it shows, and why nothing if that is None; the head first."""
     return ask(group, "look", release="", boot_log=boot_log)
 
@@ -60,7 +60,7 @@ def events(group: Group, options: argparse.Namespace) -> int:
     group.need_head("events")
     found = group.call("events", since=0, wait=0.0, generation=0)["events"]
     last = found[-options.number :] if options.number > 0 else []
-    answer(options, {"schema": "gb10.cluster/events/1", "group": group.name, "events": last}, [report.event_line(event) for event in last])
+    answer(options, {"schema": "gb10.cluster/events/1", "group": group.name, "events": last}, [standing.event_line(event) for event in last])
     return 0
 
 
@@ -68,7 +68,7 @@ def why(group: Group, options: argparse.Namespace) -> int:
     """Print the last verdict."""
     group.need_head("why")
     reply = group.call("events", since=0, wait=0.0, generation=0)
-    lines = report.why_lines(reply["outcome"], reply["events"], group.folder)
+    lines = standing.why_lines(reply["outcome"], reply["events"], group.folder)
     answer(options, {"schema": "gb10.cluster/why/1", "group": group.name, "outcome": reply["outcome"], "lines": lines}, lines)
     return 0
 

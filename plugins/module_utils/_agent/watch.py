@@ -17,7 +17,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import A
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.authority import Authority
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.calls import POLL_SECONDS, TICK_SECONDS, Calls
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.observation import Observation
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import kept
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.unserved import Unserved
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import kernel
 from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
@@ -41,7 +40,7 @@ class Watch:
 
     def __init__(self, actor: Actor, settings: Mapping[str, Any]) -> None:
         self.actor, self.clock, self.settings = actor, actor.clock, settings
-        found, is_now = kept(actor.store, WATCH)
+        found, is_now = actor.store.known(WATCH)
         if is_now == "damaged":
             actor.lost.append(f"{WATCH} was damaged; its counts begin at 0")
         self.record: dict[str, Any] = {**EMPTY, **found}

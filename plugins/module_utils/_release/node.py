@@ -132,11 +132,6 @@ def stopped_of(folder: str) -> str:
     return text_of(os.path.join(folder, "stopped")).strip()
 
 
-def judged(current: str, containers: list[dict[str, Any]]) -> list[str]:
-    """Return the releases whose receipt tells of what runs: the current one, then those of the running containers."""
-    return [current, *(str(state["labels"].get(RELEASE_LABEL, "")) for state in containers if state["running"])]
-
-
 def receipt_of(folder: str, candidates: list[str]) -> dict[str, Any]:
     """Return the receipt of the first of these releases that has one; empty without any."""
     for name in candidates:
@@ -214,14 +209,14 @@ def other_groups(group: str, engine: str) -> list[str]:
     return sorted({str((each.get("Labels") or {}).get("gb10.cluster.group") or "") for each in found} - {group, ""})
 
 
-def look(group: str, folder: str, image: str, engine: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, Any], dict[str, int], str]:
-    """Return the group's containers, the releases in its folder, the image, the memory, and why the engine could not be asked."""
+def look(group: str, folder: str, engine: str, proc: str = "/proc") -> dict[str, Any]:
+    """Return what a rank shows of a group: containers, releases, memory, processes, the current release, the receipt of what runs, the mark of a stop.
+
+    `engine_error` is why the Docker Engine could not be asked. `folder` is the group's folder.
+    """
     containers: list[dict[str, Any]] = []
-    found: dict[str, Any] = dict(NO_IMAGE)
-    releases = releases_in(folder)
-    problem = ""
+    releases, problem = releases_in(folder), ""
     try:
-        found = image_of(image, engine)
         containers.extend(containers_of(group, engine))  # what was read before an error is kept
     except client.DockerError as error:
         problem = str(error)
@@ -230,7 +225,13 @@ def look(group: str, folder: str, image: str, engine: str) -> tuple[list[dict[st
         bind(releases, containers, engine)
     except client.DockerError as error:
         problem = problem or str(error)
-    return containers, releases, found, memory, problem
+    current = current_of(folder)
+    # The current release tells of what runs, then those of the running containers.
+    receipt = receipt_of(folder, [current, *(str(state["labels"].get(RELEASE_LABEL, "")) for state in containers if state["running"])])
+    return {
+        "containers": containers, "releases": releases, "memory": memory, "engine_error": problem, "current": current, "receipt": receipt,
+        "stopped": stopped_of(folder), "processes": look_twice(containers, receipt, proc),
+    }  # fmt: skip
 
 
 def gpu_memory(containers: list[dict[str, Any]], run: Run = run_command, root: str = "/proc") -> dict[str, int]:

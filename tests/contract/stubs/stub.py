@@ -135,7 +135,8 @@ class ActionModule(ActionBase):
         }  # fmt: skip
         return {
             "changed": False, "current": current, "releases": releases, "containers": containers,
-            "engine_error": "", "agent": agent, "inputs": "", "key": api_key.keep(str(group), args["group"], check=True) if args.get("key") else {},
+            "engine_error": self.scenario.get(f"{self.host} engine", ""), "agent": agent, "inputs": "",
+            "key": api_key.keep(str(group), args["group"], check=True) if args.get("key") else {},
             "receipt": json.loads(receipt.read_text(encoding="utf-8")) if receipt.is_file() else {},
             "stopped": "", "processes": {"count": 1, "fault": ""}, "image": {"exists": True, "id": "sha256:1", "name": "i", "fingerprint": "f"},
             "weights": {}, "weights_differ": [], "memory": {}, "boot_log": {}, "records": {},

@@ -170,12 +170,28 @@ def test_memory_of_a_gpu_of_its_own_with_what_the_engine_of_the_group_holds(
     assert node.gpu_memory(rank(running=running), smi(found), str(tmp_path)) == expected
 
 
+def run(capsys: pytest.CaptureFixture[str], folder: Path, **more: str) -> dict[str, Any]:
+    """Return what the module returns of a node without a Docker Engine."""
+    with patch_module_args({"group": "pair1", "directory": str(folder), "docker_socket": str(folder / "none.sock"), **more}), pytest.raises(SystemExit):
+        module.main()
+    return dict(json.loads(capsys.readouterr().out))
+
+
 def test_the_mark_of_a_stop_on_request_is_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    arguments = {"group": "pair1", "directory": str(tmp_path), "docker_socket": str(tmp_path / "none.sock")}
-    for text in ("", "2026-11-22T20:15:00Z"):
-        if text:
-            (tmp_path / "pair1").mkdir()
-            (tmp_path / "pair1/stopped").write_text(text + "\n")
-        with patch_module_args(arguments), pytest.raises(SystemExit):
-            module.main()
-        assert json.loads(capsys.readouterr().out)["stopped"] == text
+    assert run(capsys, tmp_path)["stopped"] == ""
+    (tmp_path / "pair1").mkdir()
+    (tmp_path / "pair1/stopped").write_text("2026-11-22T20:15:00Z\n")
+    assert run(capsys, tmp_path)["stopped"] == "2026-11-22T20:15:00Z"
+
+
+def test_weights_that_the_release_was_not_judged_with_are_a_warning(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "pair1/releases/4f0c"
+    folder.mkdir(parents=True)
+    (folder / "receipt.json").write_text('{"release": "4f0c", "passed": true, "weights": {"proof": "p", "files": {"a.safetensors": [3, "x"]}}}')
+    (tmp_path / "pair1/current").symlink_to("releases/4f0c")
+    (tmp_path / "a.safetensors").write_text("aa")
+    monkeypatch.setattr(Node, "load_record", lambda _self, _name: {"agreed": {"a.safetensors": [2, "y", 1]}})
+    [warning] = run(capsys, tmp_path, model=str(tmp_path))["warnings"]
+    assert f"the weights in {tmp_path} are not those that release 4f0c was judged with: a.safetensors" in str(warning)

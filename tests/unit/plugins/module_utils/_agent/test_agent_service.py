@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, config, history, listener, protocol
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import service as module
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import Refused
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import AgentMissing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
@@ -40,7 +39,7 @@ class Node:
         self.service = Service(configuration(folder, rank), run_dir=str(self.run), rank=self.rank, actor=self.actor)
 
     def call(self, verb: str, **arguments: Any) -> dict[str, Any]:
-        return client.send({**arguments, "verb": verb}, socket=str(self.run / "admin.sock"), timeout=LIMIT)
+        return client.call(verb, arguments, socket=str(self.run / "admin.sock"), timeout=LIMIT)
 
     def raw(self, line: bytes, name: str = "admin.sock") -> dict[str, Any]:
         with socket.socket(socket.AF_UNIX) as connection:
@@ -126,14 +125,6 @@ def test_the_head_has_no_session_socket(head: Node) -> None:
     assert os.listdir(head.run) == ["admin.sock"]
 
 
-def test_replaces_the_socket_of_an_agent_that_was_killed(tmp_path: Path) -> None:
-    first, second = Node(tmp_path), Node(tmp_path)
-    first.service.start()
-    second.service.start()
-    assert second.call("state")["desired"]["generation"] == 7
-    second.service.close()
-
-
 def test_admin_requests_have_the_names_of_the_configuration(worker: Node) -> None:
     worker.call("halt", label="", timeout=5)
     request = worker.rank.requests[0]
@@ -217,33 +208,6 @@ def test_the_client_reports_an_agent_that_does_not_answer(worker: Node) -> None:
 
 
 # --- the head's verbs
-
-
-def test_state_joins_what_the_actor_and_the_node_know(head: Node) -> None:
-    head.rank.answers["hello"] = lambda _request: protocol.success({"holds": [{"name": "reboot"}], "owner": {"group": "pair1"}})
-    state = head.call("state")
-    assert state["desired"]["generation"] == state["outcome"]["generation"] == 7
-    assert (state["holds"], state["owner"]) == ([{"name": "reboot"}], {"group": "pair1"})
-
-
-def test_desire_reaches_the_actor_and_ends_its_wait(head: Node) -> None:
-    until(lambda: head.actor.steps == 1)
-    reply = head.call("desire", state="serving", release="abc", by="admin@ctl", reasons=["new profile"], options={"timeout": 5}, takeover=True, seen=4)
-    assert reply == {"generation": 8, "joined": False}
-    assert head.actor.asked == [
-        {"state": "serving", "release": "abc", "by": "admin@ctl", "reasons": ["new profile"], "options": {"timeout": 5}, "takeover": True, "seen": 4}
-    ]
-    until(lambda: head.actor.steps >= 2)
-
-
-def test_a_refused_desire_has_its_sentence(head: Node) -> None:
-    def refuse(_arguments: dict[str, Any]) -> dict[str, Any]:
-        raise Refused("Another run is under way.")
-
-    head.actor.on_desire = refuse
-    with pytest.raises(RankError, match=r"^Another run is under way\.$") as raised:
-        head.call("desire", state="stopped")
-    assert raised.value.kind == "refused"
 
 
 @pytest.mark.parametrize("arguments", [{"state": "serving", "options": 5}, {"state": "serving", "reasons": 5}])

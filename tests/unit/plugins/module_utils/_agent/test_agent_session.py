@@ -131,13 +131,6 @@ def test_kills_ssh_when_the_time_is_over(wire: Wire, monkeypatch: pytest.MonkeyP
     assert wire.ask("hello")["request"]["verb"] == "hello"
 
 
-def test_refuses_a_worker_of_an_unsupported_version(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    refusal = {**protocol.refusal(0, "lab-2"), "protocol": protocol.PROTOCOL}
-    monkeypatch.setattr(wire.service._listeners[1], "answer", lambda _line: protocol.encode(refusal))
-    with pytest.raises(RankError, match=r"^The request has protocol version 0\. The agent on lab-2 supports 1\. Run site\.yml"):
-        wire.ask("hello")
-
-
 def test_ssh_that_dies_during_a_call_is_a_lost_rank(wire: Wire) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
@@ -178,16 +171,6 @@ def test_leaks_no_descriptors_and_no_processes(wire: Wire, monkeypatch: pytest.M
 
 def local(handle: Callable[[dict[str, Any]], dict[str, Any]], wake: Callable[[], None] = lambda: None) -> Session:
     return Session(0, "lab-1", "pair1", "a1b2c3", lambda request, _timeout: handle(request), wake)
-
-
-def test_rank_0_is_called_in_the_same_way() -> None:
-    rank, wakes = FakeRank(), threading.Semaphore(0)
-    caller = local(rank.handle, wakes.release)
-    caller.generation = 3
-    result = caller.begin("probe", LIMIT, timeout=1.5)
-    assert result.result()["request"] == {"v": 1, "verb": "probe", "group": "pair1", "head": "a1b2c3", "generation": 3, "timeout": 1.5}
-    assert wakes.acquire(timeout=LIMIT)
-    assert result.done()
 
 
 def test_rank_0_is_lost_if_its_verb_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import store as module
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import Store, kept
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import Store
 
 
 @pytest.fixture
@@ -28,10 +28,10 @@ def test_tells_a_damaged_file_from_a_missing_one(folder: Path, content: bytes) -
     folder.mkdir(parents=True)
     (folder / "desired.json").write_bytes(content)
     store = Store(str(folder))
-    assert kept(store, "desired.json") == ({}, "damaged")
-    assert kept(store, "outcome.json") == ({}, "lost")
+    assert store.known("desired.json") == ({}, "damaged")
+    assert store.known("outcome.json") == ({}, "lost")
     store.save("outcome.json", {"generation": 2, "sentence": "x", "result": None})
-    assert kept(store, "outcome.json") == ({"generation": 2, "sentence": "x"}, "")
+    assert store.known("outcome.json") == ({"generation": 2, "sentence": "x"}, "")
 
 
 def test_numbers_events_across_restarts(folder: Path) -> None:

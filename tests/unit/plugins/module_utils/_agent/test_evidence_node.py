@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import evidence, evidence_node
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import evidence
 
 SECRET = "hf_ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefgh"
 
@@ -20,14 +20,14 @@ def later() -> float:
 @pytest.fixture(autouse=True)
 def all_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name, path: None if name == "ethtool" else f"/usr/bin/{name}")
-    monkeypatch.setattr(evidence_node, "rails", lambda: ["enp1s0f0np0"])
+    monkeypatch.setattr(evidence, "rails", lambda: ["enp1s0f0np0"])
 
 
 def test_a_command_that_is_not_installed_has_one_line() -> None:
     def refuse(_argv: Sequence[str]) -> tuple[int, str, str]:
         raise AssertionError("it is not run")
 
-    assert evidence_node.command_section(refuse, ["ethtool", "-S", "enp1s0f0np0"], later()) == "(ethtool is not installed)"
+    assert evidence.command_section(refuse, ["ethtool", "-S", "enp1s0f0np0"], later()) == "(ethtool is not installed)"
 
 
 def test_each_command_is_bounded_in_time_and_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,20 +37,20 @@ def test_each_command_is_bounded_in_time_and_in_bytes(monkeypatch: pytest.Monkey
         asked.append(list(argv))
         return (124, "first\n", "") if "-q" in argv else (0, "x" * 999, "")
 
-    monkeypatch.setattr(evidence_node, "OUTPUT", 100)
-    sections = dict(evidence_node.figures("/none", run, later()))
+    monkeypatch.setattr(evidence, "OUTPUT", 100)
+    sections = dict(evidence.figures_of("/none", run, later()))
     assert sections["GPU"] == "first\n(cut off: the time limit is over)"
     assert sections["Docker events of the last hour"].startswith("x" * 100 + "\n(cut off")
     assert sections["counters of enp1s0f0np0"] == "(ethtool is not installed)"
     assert all(argv[:3] == ["timeout", "--kill-after=1", "8"] for argv in asked)
-    assert set(dict(evidence_node.figures("/none", run, time.monotonic() + 0.5)).values()) == {
+    assert set(dict(evidence.figures_of("/none", run, time.monotonic() + 0.5)).values()) == {
         "(not collected: the time limit is over)",
         "(ethtool is not installed)",
     }
 
 
 def test_events_are_those_of_one_hour_without_labels_and_health_checks() -> None:
-    command = evidence_node.events_command()
+    command = evidence.events_command()
     since, until = (int(next(word for word in command if word.startswith(f"--{name}=")).partition("=")[2]) for name in ("since", "until"))
     assert until - since == 3600
     assert not any("exec" in word or "health" in word for word in command)
@@ -65,8 +65,8 @@ def test_records_of_the_agent_are_settings_and_its_counts_are_figures(tmp_path: 
     def run(_argv: Sequence[str]) -> tuple[int, str, str]:
         return 0, "", ""
 
-    assert str(tmp_path / "agent/desired.json") in dict(evidence_node.settings(str(tmp_path), run, later(), {}))
-    settings, figures = dict(evidence_node.settings(str(tmp_path), run, later(), {})), dict(evidence_node.figures(str(tmp_path), run, later()))
+    assert str(tmp_path / "agent/desired.json") in dict(evidence.settings(str(tmp_path), run, later()))
+    settings, figures = dict(evidence.settings(str(tmp_path), run, later())), dict(evidence.figures_of(str(tmp_path), run, later()))
     assert [path for path in settings if path.endswith(("watch.json", "memory.json"))] == []
     assert str(tmp_path / "agent/memory.json") not in figures, "its samples have a section of their own"
     assert figures[str(tmp_path / "agent/watch.json")] == '{"watch": 1}'
@@ -84,6 +84,6 @@ def test_a_secret_in_a_new_section_is_masked(tmp_path: Path) -> None:
 def test_files_are_named_if_a_section_has_several(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).write_text(f"{name}1\n", encoding="ascii")
-    assert evidence_node.files_section([f"{tmp_path}/*"]) == f"{tmp_path}/a: a1\n{tmp_path}/b: b1"
-    assert evidence_node.files_section([f"{tmp_path}/a"]) == "a1"
-    assert evidence_node.files_section([f"{tmp_path}/c"]) == f"({tmp_path}/c does not exist)"
+    assert evidence.files_section([f"{tmp_path}/*"]) == f"{tmp_path}/a: a1\n{tmp_path}/b: b1"
+    assert evidence.files_section([f"{tmp_path}/a"]) == "a1"
+    assert evidence.files_section([f"{tmp_path}/c"]) == f"({tmp_path}/c does not exist)"

@@ -19,6 +19,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent import evidenc
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.rank import RankService
+from ansible_collections.gb10.cluster.plugins.module_utils._docker import log as docker_log
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, log_slice
 from ansible_collections.gb10.cluster.plugins.module_utils._host import command
 from ansible_collections.gb10.cluster.plugins.module_utils._host.command import run_command
@@ -270,17 +271,6 @@ def test_the_doctor_of_the_head_gets_what_a_process_of_its_own_has_read(owned: M
     assert owned.do("doctor") == {"facts": {}, "info": {}}
     owned.reading = (1, "", "PyYAML is missing.\n")
     assert owned.ask("doctor") == {"ok": False, "error": "PyYAML is missing.", "kind": "failed"}
-
-
-def test_a_start_removes_the_mark_and_runs_compose_in_the_folder_of_the_release(owned: Machine) -> None:
-    owned.put_release("4f0c")
-    owned.do("halt", mark="2026-11-23T05:00:00Z")
-    assert owned.do("hello")["stopped"] == "2026-11-23T05:00:00Z"
-    assert "lab-2 was stopped by generation 7, and generation 7 cannot start it" in owned.refusal("start", release="4f0c")
-    assert owned.do("start", release="4f0c", generation=8) == {"error": ""}
-    assert owned.commands[-1] == "docker compose --project-name gb10-pair1 up --detach --pull never"
-    assert owned.do("hello", generation=8)["stopped"] == ""
-    assert [(each["name"], each["labels"]["gb10.cluster.release"]) for each in owned.do("look")["containers"]] == [(CONTAINER, "4f0c")]
 
 
 def test_a_start_returns_the_last_lines_of_the_error_without_secrets(owned: Machine) -> None:
@@ -584,12 +574,12 @@ def node_files(machine: Machine) -> Path:
     return vm
 
 
-def memory_of(total: int, free: int, available: int) -> tuple[Any, ...]:
-    return [], [], {}, {"total_kib": total << 20, "free_kib": free << 20, "available_kib": available << 20}, ""
+def memory_of(total: int, free: int, available: int) -> dict[str, int]:
+    return {"total_kib": total << 20, "free_kib": free << 20, "available_kib": available << 20}
 
 
 def test_free_memory_counts_for_a_start_once_the_page_cache_was_dropped(owned: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node, "look", lambda *_arguments: memory_of(100, 10, 90))
+    monkeypatch.setattr(docker_log, "memory_of", lambda _text: memory_of(100, 10, 90))
     vm = node_files(owned)
     assert owned.do("look", free_share=0.7, free_only=True)["blocked"] == ""  # nothing was dropped yet
     assert owned.do("reclaim") == {"note": ""}
@@ -601,7 +591,7 @@ def test_free_memory_counts_for_a_start_once_the_page_cache_was_dropped(owned: M
 
 
 def test_a_node_whose_page_cache_cannot_be_dropped_waits_for_available_memory(owned: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node, "look", lambda *_arguments: memory_of(100, 10, 90))
+    monkeypatch.setattr(docker_log, "memory_of", lambda _text: memory_of(100, 10, 90))
     vm = node_files(owned)
     assert owned.do("reclaim") == {"note": ""}
     (vm / "drop_caches").unlink()
@@ -687,17 +677,6 @@ def test_the_head_counts_as_present_while_its_start_or_stop_is_under_way(machine
     assert machine.service.asked_at == 100.0
     with machine.service._work:
         assert machine.service.asked_at == 150.0
-
-
-def test_watch_returns_hello_and_the_last_sample(machine: Machine) -> None:
-    machine.put_release("new", port=9000)
-    machine.put_container("new")
-    assert machine.do("watch", release="new", known=0, wait=0)["sample"] == {"url": "http://127.0.0.1:9000"}
-    machine.service.sampler.take()
-    found = machine.do("watch", release="new", known=0, wait=0)
-    assert found["hello"]["rank"] == 1
-    assert [each["name"] for each in found["sample"]["containers"]] == [CONTAINER]
-    assert machine.service.asked_at > 0
 
 
 def test_memory_of_the_last_half_hour_is_in_the_evidence_and_for_local_root_only(machine: Machine) -> None:
