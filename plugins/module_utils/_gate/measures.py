@@ -1,14 +1,14 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the gate measures of a pair that serves: the requests, and the checks of speed and of the engine's settings. Pure."""
+"""What the gate measures of a pair that serves: the requests, the checks of speed, and what the receipt of a boot shows. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._gate.classes import remedy_of
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import gate, speculation
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.gate import check, finite
 
 DECODE_PROMPT = (
@@ -64,24 +64,23 @@ def decode_checks(found: float | None, criteria: Mapping[str, Any]) -> list[dict
     return out
 
 
-def engine_checks(facts: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Compare what the engine reports in the head's log with a profile's `gate.engine`."""
-    out = []
-    for key, value in wanted.items():
-        if value is not None:
-            found = facts.get(key)
-            same = None if found is None else _plain(found) == _plain(value)
-            out.append(check(f"engine: {key}", same, value, found, "engine_differs", remedy_of("engine_differs") + ENGINE_REMEDIES.get(key, "")))
-    return out
+def receipt_checks(receipt: Mapping[str, Any], criteria: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Compare the figures of a receipt with other criteria. What a boot alone shows, such as its replies, is not among the checks."""
+    ranks = [dict(rank) for rank in receipt.get("ranks") or []]
+    if not ranks:
+        return []
+    pool, measured, wanted = receipt.get("pool") or {}, receipt.get("measured") or {}, dict(criteria)
+    exact = {"kv_cache_max_concurrency": pool.get("concurrency"), "kv_cache_size_tokens": pool.get("tokens")}
+    api = {"models": receipt.get("models") or [], "metrics": [exact] if pool.get("source") == "metrics" else []}
+    drafts = measured.get("speculation") or {}
+    return [
+        *gate.model_checks(ranks, ranks[0]["facts"], api, wanted), *gate.engine_checks(ranks, ranks[0]["facts"], wanted),
+        *decode_checks(measured.get("decode_tok_s"), wanted),
+        *(speculation.checks(drafts, wanted.get("acceptance") or {}, True) if drafts else []),
+    ]  # fmt: skip
 
 
-ENGINE_REMEDIES = {
-    "moe_backend": ". The image chooses the backend by its environment variables: see `unknown_variables` and the profile's source",
-    "eager": ". See enforce-eager in engine.args",
-    "custom_ops": ". See compilation-config in engine.args",
-    "autotune": ". See kernel-config in engine.args",
-}
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, bool) else {part.strip().lower() for part in str(value).split(",")}
+def receipt_fault(group: str, receipt: Mapping[str, Any], criteria: Mapping[str, Any]) -> str:
+    """Return the first criterion that a receipt does not meet, as a sentence with the remedy; empty if it meets all, or if nothing tells."""
+    found = gate.first_fault(receipt_checks(receipt, criteria))
+    return gate.check_sentence(group, found) if found else ""

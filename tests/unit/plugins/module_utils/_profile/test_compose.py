@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import caches, compose, fit
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import caches, compose, values
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.health import health_check
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
 from public_recipes import RECIPES
@@ -131,25 +131,6 @@ def test_renders_the_arguments_and_the_environment_of_the_profile(name: str, num
 
 def test_the_table_of_profiles_has_no_other_rows() -> None:
     assert sorted([*EXPECTED, *RECIPES]) == sorted(SHIPPED)
-
-
-@pytest.mark.parametrize("name", sorted(SHIPPED))
-def test_every_profile_has_what_pairs_need(name: str) -> None:
-    out = render(name, 1)
-    assert (out["env"]["UCX_MEM_MMAP_HOOK_MODE"], out["env"]["UCX_RCACHE_MAX_UNRELEASED"]) == ("none", "1024")
-    service = out["compose"]["services"]["vllm"]
-    assert service["restart"] == "no"
-    assert "privileged" not in service
-    assert "IPC_LOCK" in service["cap_add"]
-    assert service["ulimits"]["memlock"] == {"soft": -1, "hard": -1}
-
-
-@pytest.mark.parametrize("name", ["piecewise-200k", "pr41834-ray-200k", "pr41834-mp-200k"])
-def test_expert_parallelism_runs_without_nvls(name: str) -> None:
-    """NCCL 2.30.4 hangs there while the experts load: NVIDIA/nccl#2167."""
-    out = render(name, 1)
-    assert ("enable-expert-parallel", ()) in arguments(out["argv"])
-    assert out["env"]["NCCL_NVLS_ENABLE"] == "0"
 
 
 def test_b12x_runs_through_a_login_shell() -> None:
@@ -387,6 +368,6 @@ def test_host_paths(name: str, model: str) -> None:
     ],
 )
 def test_a_port_that_two_use_is_named_with_both(engine: dict[str, Any], ssh: Any, key: str, text: str) -> None:
-    found = fit.port_fault(mini(engine=engine), ssh)
+    found = values.port_fault(mini(engine=engine), ssh)
     assert found[0] == key
     assert text in found[1]
