@@ -66,8 +66,8 @@ class Done:
 class Memory:
     """A store without a disk."""
 
-    def load(self, name: str) -> dict[str, Any]:
-        return {}
+    def known(self, name: str) -> tuple[dict[str, Any], str]:
+        return {}, "lost"
 
     def save(self, name: str, data: Mapping[str, Any]) -> None:
         return
