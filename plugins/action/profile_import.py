@@ -22,9 +22,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import default_of
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose, kv_estimate, mounts
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.containers import convert
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.containers import Around, convert
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import SPARK_GIB
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.ranks import Around
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.shell import RecipeError, env_values
 from ansible_collections.gb10.cluster.plugins.plugin_utils.compose_yaml import compose_yaml
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import neighbours, short
@@ -174,13 +173,13 @@ class ActionModule(ActionBase):
 
         def neighbour(name: str) -> dict[str, str] | None:
             path = recipe.parent / name
-            return env_values(read(path, "environment file", "Put it next to the recipe"))[0] if path.is_file() else None
+            return env_values(read(path, "environment file", "Put it next to the recipe")) if path.is_file() else None
 
         try:
             given = args["env_file"] or variables.is_file()
-            env, notes = env_values(read(variables, "environment file", "Give its path with -e env_file=FILE")) if given else ({}, [])
+            env = env_values(read(variables, "environment file", "Give its path with -e env_file=FILE")) if given else {}
             text = read(recipe, "recipe", "Give its path with -e recipe=FILE")
-            around = Around(text, recipe.resolve().parent.name, env, notes, neighbour, mods_near(recipe))
+            around = Around(text, recipe.resolve().parent.name, env, neighbour, mods_near(recipe))
             found = convert(load(recipe, text), around, args["service"])
         except RecipeError as error:
             raise AnsibleActionFail(f"{recipe}: {redact(str(error))}.") from None

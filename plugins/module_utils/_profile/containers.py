@@ -1,54 +1,96 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a recipe describes: the command of sparkrun or eugr, services of a Compose file, `docker run` of a script. Pure, nothing is executed."""
+"""What a recipe describes: the command of sparkrun or eugr, services of a Compose file, `docker run` of a script. Pure, nothing is executed.
+
+One container is a profile, and several are its ranks.
+"""
 
 from __future__ import annotations
 
 import posixpath
 import re
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Callable
 
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.ranks import Around, only, pairs, profile_of
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe import (
     HIDDEN,
+    NO_KEY,
     ONE_NODE,
+    ROLE_ENV,
     Imported,
+    arguments,
+    is_flag,
     is_true,
     items,
     mapping,
     other_engine,
     program_of,
+    slug,
     text_of,
 )
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.shell import SYSTEM_PATH, RecipeError, Script, expand, split
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import COMPOSE, human_int, kind_of
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.shell import (
+    SYSTEM_PATH,
+    RecipeError,
+    Script,
+    docker_runs,
+    expand,
+    marks,
+    run_options,
+    shown,
+    split,
+)
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import COMPOSE, PLACEHOLDERS, human_int, kind_of
 
 MOST_ENTRIES = 5000
 DOCKER = "script with docker run"
 EUGR = "https://github.com/eugr/spark-vllm-docker"
-# Options of docker run without a value, and the keys of a Compose service that have another name than the option.
-RUN_BARE = ("detach", "interactive", "tty", "rm", "init", "privileged", "read-only", "publish-all", "quiet", "no-healthcheck", "oom-kill-disable")
-RUN_KEYS = {
-    "e": "environment", "env": "environment", "env-file": "env_file", "v": "volumes", "volume": "volumes", "mount": "volumes", "name": "container_name",
-    "net": "network_mode", "network": "network_mode", "p": "ports", "publish": "ports", "m": "mem_limit", "memory": "mem_limit", "w": "working_dir",
-    "workdir": "working_dir", "u": "user", "h": "hostname", "l": "labels", "label": "labels", "device": "devices", "ulimit": "ulimits",
-    "pull": "pull_policy", "log-driver": "logging", "log-opt": "logging", "stop-timeout": "stop_grace_period",
-}  # fmt: skip
-RUN_OPTIONS = {
-    *RUN_KEYS,
-    "shm-size", "ipc", "gpus", "entrypoint", "cap-add", "cap-drop", "security-opt", "restart", "hostname", "runtime", "tmpfs", "platform", "user", "cpus",
-    "cpuset-cpus", "pid", "memory-swap", "pids-limit", "group-add", "device-cgroup-rule", "cgroupns", "userns", "dns", "sysctl", "expose", "add-host",
-    "health-cmd", "health-interval", "health-retries", "health-start-period", "health-timeout",
-}  # fmt: skip
-MANY = ("volumes", "environment", "devices", "ports", "cap_add", "cap_drop", "security_opt", "env_file", "ulimits", "labels", "tmpfs", "logging")
 RECIPE_KEYS = (
     "command", "defaults", "env", "model_revision", "executor_config", "min_nodes", "max_nodes", "cluster_only", "solo_only", "mode",
 )  # fmt: skip
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
-_RUN = r"(?:docker|podman|nerdctl) (?:container )?(?:run|create)\b"
+# Keys of a container that a rule takes, or lists by itself.
+TAKEN = ("image", "command", "entrypoint", "environment", "env_file", "volumes", "shm_size", "mem_limit", "ulimits", "devices", "ports")
+
+
+@dataclass
+class Around:
+    """What is around a recipe: its text, its folder's name, its .env, other files next to it, and the folders of its mods."""
+
+    source: str = ""
+    folder: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    read: Callable[[str], dict[str, str] | None] = lambda _name: None
+    mod: Callable[[str], str] = lambda _name: ""
+
+
+@dataclass
+class _Rank:
+    """A container and how it starts: the engine's words, the script around them, its environment. A rank of Ray that only joins has no words."""
+
+    name: str
+    box: Mapping[str, Any]
+    words: list[str]
+    script: Script
+    environment: dict[str, Any]
+    shell: list[str] = field(default_factory=list)
+    args: dict[str, Any] = field(default_factory=dict)
+    ray: bool = False
+
+    @property
+    def image(self) -> str:
+        return text_of(self.box.get("image"))
+
+    @property
+    def model(self) -> str:
+        rest = self.words[program_of(self.words) or self.words[:1] == ["serve"] :]
+        return rest[0] if rest and not is_flag(rest[0]) else text_of(self.args.get("model"))
+
+    @property
+    def is_worker(self) -> bool:
+        number = text_of(self.args.get("node-rank", 0))
+        return "headless" in self.args or (number not in ("0", "") and not marks(number))
 
 
 def convert(data: Any, around: Around | None = None, service: str = "") -> Imported:
@@ -170,42 +212,14 @@ def _nodes(out: Imported, data: Mapping[str, Any]) -> None:
 
 
 def _compose(data: Mapping[str, Any], around: Around, wanted: str) -> Imported:
-    services = {str(name): box for name, box in mapping(data, "services").items() if isinstance(box, Mapping)}
-    bases = {_base(box) for box in services.values()}
-    boxes = {name: _expanded(_extended(services, name, ()), around.env) for name in services if name == wanted or name not in bases or len(services) == 1}
+    boxes = {str(name): _expanded(box, around.env) for name, box in mapping(data, "services").items() if isinstance(box, Mapping)}
     out, names = profile_of(COMPOSE, text_of(data.get("name")) or around.folder, boxes, around, wanted)
-    out.unmapped += [(f"services.{each}", "another service of the file") for each in services if each not in names]
+    out.unmapped += [(f"services.{each}", "another service of the file") for each in boxes if each not in names]
     out.unmapped += [(f"volumes: {each}", "a named volume of Docker: the profile mounts folders of the nodes") for each in mapping(data, "volumes")]
     for key, value in around.env.items():
         if out.hides(key, value) or not re.search(rf"\$\{{?{re.escape(key)}\b", around.source):
             out.unmapped.append((f".env {key}", HIDDEN if out.hides(key, value) else "the Compose file does not use it"))
-    out.unmapped += [(f".env {name}", reason) for name, reason in around.notes]
     out.close({str(key): value for key, value in data.items() if key not in ("services", "volumes", "name")})
-    return out
-
-
-def _base(box: Mapping[str, Any]) -> str:
-    given = box.get("extends")
-    return text_of(given.get("service") if isinstance(given, Mapping) else given)
-
-
-def _extended(services: Mapping[str, Any], name: str, seen: tuple[str, ...]) -> dict[str, Any]:
-    """Return a service with what it extends, as Compose merges them."""
-    own = dict(services.get(name) or {})
-    given, base = own.pop("extends", None), _base(services[name])
-    if given is None:
-        return own
-    if (isinstance(given, Mapping) and given.get("file")) or base not in services or base in (*seen, name):
-        raise RecipeError(f"services.{name}.extends is not another service of the file, expected one. Import what `docker compose config` prints")
-    out = _extended(services, base, (*seen, name))
-    for key, value in own.items():
-        before = out.get(key)
-        if key == "environment":
-            out[key] = {**pairs(before), **pairs(value)}
-        elif isinstance(before, Mapping) and isinstance(value, Mapping):
-            out[key] = {**before, **value}
-        else:
-            out[key] = [*before, *value] if isinstance(before, list) and isinstance(value, list) and key not in ("command", "entrypoint") else value
     return out
 
 
@@ -220,17 +234,13 @@ def _expanded(value: Any, values: Mapping[str, str]) -> Any:
 
 def _docker_run(around: Around, wanted: str) -> Imported:
     """Return the profile of a script, or of a text, that starts a container."""
-    text, lines = around.source, 0
-    first = next((line for line in text.splitlines() if line.strip() and not line.startswith("#")), "")
-    if not text.startswith("#!") and not re.match(r"\s*(?:\w+=|export |set -|docker |podman |sudo |cd |ssh )", first):
-        text, lines = _commands(text)
-    done = Script(lambda words: bool(_image_at(_remote(words))), dict(around.env), around.source).read(text)
+    done, lines = docker_runs(around.source, dict(around.env))
     if not done.found:
         what = "starts vLLM without a container, so its image is unknown" if any(map(program_of, done.others)) else "has no docker run"
         raise RecipeError(f"it is not a recipe: it is not a YAML mapping, and as a script it {what}, expected docker run IMAGE with its command")
     boxes: dict[str, dict[str, Any]] = {}
     for words, _own in done.found:
-        box = _run_box(_remote(words))
+        box = run_options(words)
         name = text_of(box.get("container_name")) or f"container{len(boxes) + 1}"
         boxes[name if name not in boxes else f"{name}-{len(boxes) + 1}"] = box
     out, names = profile_of(DOCKER, around.folder, boxes, replace(around, env={**around.env, **done.values}), wanted)
@@ -242,56 +252,194 @@ def _docker_run(around: Around, wanted: str) -> Imported:
     return out
 
 
-def _commands(text: str) -> tuple[str, int]:
-    """Return the docker run commands and assignments of a text, and how many other lines it has."""
-    out, keep, dropped, quotes = [], False, 0, 0
-    for line in text.splitlines() if re.search(_RUN, text) else []:
-        start = re.match(rf"\s*(?:\$ )?((?:sudo )?{_RUN}.*|(?:export )?[A-Za-z_]\w*=\S.*)", line)
-        if keep or start:
-            out.append(start[1] if start and not keep else line)
-            quotes += out[-1].count("'")
-            keep = out[-1].rstrip().endswith("\\") or ((keep or "docker" in line) and quotes % 2 == 1)
+# Containers: one is a profile, or several are its ranks
+
+
+def pairs(value: Any) -> dict[str, Any]:
+    """Return names and values of a mapping or of a list of NAME=value."""
+    if isinstance(value, Mapping):
+        return {str(key): each for key, each in value.items()}
+    return {text.partition("=")[0]: text.partition("=")[2] if "=" in text else None for text in map(str, items(value))}
+
+
+def only(script: Script, image: str) -> list[str]:
+    """Return the one command of a script that starts vLLM, with its own variables exported. Raise RecipeError if there is none or more."""
+    other = other_engine(*(" ".join(each[:4]) for each in script.others))
+    names = [" ".join(shown(word) for word in words[:3]) for words, _own in script.found] + [other] * bool(other)
+    if len(names) > 1:
+        raise RecipeError(f"the command starts several engines ({', '.join(names)}), expected one. Import each with a recipe of its own")
+    if not script.found:
+        found = f"starts {other or other_engine(image)}" if other or other_engine(image) else "does not start vLLM, expected 'vllm serve MODEL'"
+        raise RecipeError(f"the command {found}, and the collection serves vLLM only. Write the engine's command there")
+    words, own = script.found[0]
+    script.exported.update(own)
+    return words
+
+
+def _command(box: Mapping[str, Any]) -> str:
+    return " ".join(text_of(each) for key in ("entrypoint", "command") for each in items(box.get(key)))
+
+
+def _serves(name: str, box: Mapping[str, Any]) -> int:
+    """Return 2 if a container runs vLLM, 1 if it may do so, and 0."""
+    command, image = _command(box), text_of(box.get("image"))
+    if re.search(r"\bvllm\s+serve\b|\bvllm\.entrypoints\b", command) or re.search(r"(?:^|/)vllm$", command.split(" ", maxsplit=1)[0]):
+        return 2
+    if "vllm" in image and not other_engine(command, image) and re.match(r"-|serve\b|ray start|[\w.-]+/[\w.-]+(?:\s|$)", command):
+        return 2  # the image's entrypoint starts it, or it is a rank of Ray
+    return int(not other_engine(command, image)) and int("vllm" in image or bool(re.search(r"(?:^|[_-])vllm(?:[_-]|$)", name)))
+
+
+def profile_of(kind: str, project: str, boxes: Mapping[str, Mapping[str, Any]], around: Around, wanted: str) -> tuple[Imported, list[str]]:
+    """Return the profile of one container, or of the ranks that containers are, and their names."""
+    found = {name: _serves(name, box) for name, box in boxes.items()}
+    others = {name: other_engine(_command(box), text_of(box.get("image"))) for name, box in boxes.items() if not found[name]}
+    best = max(found.values(), default=0)
+    names = [wanted] if wanted else [name for name in boxes if found[name] == best and (best or len(boxes) == 1)]
+    if not names or not set(names) <= set(boxes):
+        what = f"services has no {wanted!r}, expected one of" if wanted else "no service runs vLLM, and the collection serves vLLM only. It has"
+        listed = ", ".join(f"{name} ({others[name]})" if others.get(name) else name for name in boxes) or "none"
+        raise RecipeError(f"{what}: {listed}. Choose one with -e service=NAME")
+    if others.get(names[0]):
+        raise RecipeError(f"the service {names[0]} runs {others[names[0]]}, and the collection serves vLLM only. Choose another with -e service=NAME")
+    ranks, faults = [], {}
+    for name in names:
+        try:
+            ranks.append(_rank(name, boxes[name], around))
+        except RecipeError as error:
+            faults[name] = error
+    if faults and len(names) == 1:
+        raise faults[names[0]]
+    models = {rank.name: rank.model for rank in ranks if rank.words}
+    joined = all(rank.ray or {"nnodes", "node-rank", "headless", "master-addr"} & set(rank.args) for rank in ranks)
+    if faults or len({(rank.model, rank.image) for rank in ranks if rank.words}) > 1 or (len(models) > 1 and not joined):
+        several = ", ".join(f"{name} ({shown(models.get(name, 'a script'))})" for name in names)
+        raise RecipeError(f"several services run vLLM, and they are not the ranks of one model: {several}. Choose one with -e service=NAME")
+    if not models:
+        raise RecipeError(f"the service {names[0]} starts Ray and no vLLM, expected 'vllm serve MODEL' in one of the services. Add it")
+    ranks.sort(key=lambda rank: (not rank.words, rank.is_worker))
+    return _of_ranks(kind, project, ranks, around), names
+
+
+def _of_ranks(kind: str, project: str, ranks: list[_Rank], around: Around) -> Imported:
+    head, *others = ranks
+    box, image = head.box, head.image
+    out = Imported(kind, project if kind == COMPOSE and project and head.name in ("vllm", "head") else head.name, "")
+    for values in (around.env, *({**rank.environment, **rank.script.values} for rank in ranks)):
+        out.collect_secrets(values)
+    if not image and box.get("build"):
+        image = f"{re.sub(r'[^a-z0-9_-]', '', project.lower()) or 'recipe'}-{head.name}"
+        out.unmapped.append(("image", f"the service has build and no image: Compose names it {image}. Build it on each node by that name, or see build"))
+    out.set_image("image", image)
+    if box.get("entrypoint") is not None:
+        out.profile["engine"]["entrypoint"] = []
+    if head.shell and not head.script.exported:
+        out.profile["engine"]["shell"] = head.shell
+    out.set_environment("environment", head.environment)
+    out.list_script(head.script)
+    out.set_engine(head.words, "", image, box.get("entrypoint") is not None)
+    if any(rank.ray for rank in ranks):
+        out.profile["engine"]["executor"] = "ray"
+    out.profile["ranks"]["min"] = max(out.profile["ranks"]["min"], len(ranks))
+    model = out.profile["model"]["id"]
+    out.profile["summary"] = f"{model}, from the service {head.name} of a Docker Compose file" if kind == COMPOSE else f"{model}, from docker run"
+    _set_box(out, box)
+    out.set_store([_volume(index, each) for index, each in enumerate(items(box.get("volumes")))])
+    for other in others:
+        why = "differs from that of the first rank, which the profile has. A variable can be in head_env or worker_env, an argument is that of all ranks"
+        out.unmapped += [(f"services.{other.name}.{each}", why) for each in _differing(head, other)]
+    out.close({key: value for key, value in box.items() if key not in (*TAKEN, *out.profile["container"])})
+    return out
+
+
+def _rank(name: str, box: Mapping[str, Any], around: Around) -> _Rank:
+    """Return how a service starts its engine."""
+    environment: dict[str, Any] = {}
+    if "extends" in box:
+        raise RecipeError(f"the service {name} extends another one, expected a service with all its keys. Import what `docker compose config` prints")
+    for each in items(box.get("env_file")):
+        path = text_of(each.get("path") if isinstance(each, Mapping) else each)
+        found = around.read(path)
+        if found is None and not (isinstance(each, Mapping) and text_of(each.get("required")) == "false"):
+            raise RecipeError(f"the service {name} has env_file {path}, which is not next to the recipe and is its environment. Put the file there")
+        environment.update(found or {})
+    environment.update({key: around.env.get(key) if value is None else value for key, value in pairs(box.get("environment")).items()})
+    parts = [[text_of(each) for each in value] if isinstance(value, list) else split(text_of(value)) for value in (box.get("entrypoint"), box.get("command"))]
+    words = [word for part in parts for word in part]
+    shell = next((i for i, word in enumerate(words[:4]) if re.fullmatch(r"-[a-z]*c", word)), None)
+    wrapper: list[str] = []
+    if program_of(words) and shell is None:  # bash /entrypoint.sh vllm serve
+        begin = next((i for i, word in enumerate(words) if posixpath.basename(word) in ("vllm", "python", "python3")), 0)
+        wrapper = words[:begin] if any(re.search(r"\.sh$|\.py$|entrypoint|^(?:.*/)?(?:ba)?sh$", word) for word in words[:begin]) else []
+        words = words[len(wrapper) :]
+    is_shell = bool(words) and posixpath.basename(words[0]) in ("sh", "bash", "dash", "zsh", "ash")
+    if not words or (is_shell and shell is None) or (not is_shell and (words[0].endswith((".sh", ".py")) or "entrypoint" in words[0])):
+        what = f"runs {' '.join(words[:2])}, a script that is not in the recipe" if words else "has no command: what its image starts is not in the recipe"
+        raise RecipeError(f"the service {name} {what}. Write the command that it starts into the recipe: `ps -ef` in the running container shows it")
+    rank = _Rank(name, box, words, Script(others=[wrapper] if wrapper else []), environment)
+    if is_shell and shell is not None:
+        if len(words) > shell + 2:
+            raise RecipeError(f"the service {name} gives {words[0]} {words[shell]} several words, and a shell runs the first. Write the command as one text")
+        values = {"PATH": SYSTEM_PATH, "LD_LIBRARY_PATH": "", **{key: text_of(value) for key, value in environment.items() if value is not None}}
+        done = Script(lambda each: bool(program_of(each)), values, around.source).read("".join(words[shell + 1 :]))
+        rank.script, rank.shell, rank.ray = done, words[: shell + 1], any(each[:2] == ["ray", "start"] for each in done.others)
+        rank.words = [] if rank.ray and not done.found else only(done, rank.image)
+    if rank.words[:2] == ["ray", "start"]:
+        rank.words, rank.ray = [], True
+    for key in rank.script.removed:
+        environment.pop(key, None)
+    rank.args = arguments(rank.words[program_of(rank.words) :])[0]
+    return rank
+
+
+def _differing(head: _Rank, other: _Rank) -> list[str]:
+    """Return the fields of another rank that are not those of the head."""
+    known = [*(f"--{flag}" for flag in (*PLACEHOLDERS, "model")), "command", "entrypoint", "environment", "env_file", "container_name", "hostname"]
+    known += ["profiles", "healthcheck"]
+    tables = []
+    for rank in (head, other):
+        table = {f"--{flag}": value for flag, value in rank.args.items() if other.words} | dict(rank.box)
+        for what, values in (("environment", rank.environment), ("command: export", rank.script.exported)):
+            table |= {f"{what}.{key}": value for key, value in values.items() if key not in ROLE_ENV}
+        tables.append(table | {f"command: {slug(words[0])}": words for words in rank.script.others if words[:2] != ["ray", "start"]})
+    return [key for key in {**tables[0], **tables[1]} if key not in known and tables[0].get(key) != tables[1].get(key)]
+
+
+def _volume(index: int, volume: Any) -> tuple[str, str, str]:
+    """Return (field, source, path in the container) of a volume."""
+    text = text_of(volume)
+    if isinstance(volume, Mapping) or ("=" in text and "," in text):  # --mount type=bind,source=/a,target=/b,readonly
+        parts = pairs(volume if isinstance(volume, Mapping) else text.split(","))
+        source, target = (next((text_of(parts[key]) for key in keys if parts.get(key)), "") for keys in (("source", "src"), ("target", "destination", "dst")))
+    else:
+        source, target = text.split(":")[:2] if ":" in text else ("", text)
+    return f"volumes[{index}]", source, target.rstrip("/") or "/"
+
+
+def _set_box(out: Imported, box: Mapping[str, Any]) -> None:
+    """Take the container's limits, devices and ports."""
+    resources = mapping(mapping(box, "deploy"), "resources")
+    out.set_size("shm_size", "shm_size", box.get("shm_size"))
+    out.set_size("mem_limit", "memory", box.get("mem_limit"))
+    out.set_size("deploy.resources.limits.memory", "memory", mapping(resources, "limits").get("memory"))
+    for key, value in pairs(box.get("ulimits")).items():
+        soft = text_of(value.get("soft") if isinstance(value, Mapping) else text_of(value).partition(":")[0])
+        if key in ("memlock", "stack", "nofile") and re.fullmatch(r"-1|\d+", soft):
+            out.profile["container"][key] = int(soft)
         else:
-            dropped += bool(line.strip())
-    return "\n".join(out), dropped
-
-
-def _image_at(words: list[str]) -> int:
-    """Return the index after `docker run`, 0 if the words are another command."""
-    match = re.match(rf"(sudo )?(?:\S*/)?{_RUN}", " ".join(words[:4]))
-    return len(match[0].split()) if match else 0
-
-
-def _remote(words: list[str]) -> list[str]:
-    """Return the command that ssh runs on another node, or the words."""
-    at = next((i for i, word in enumerate(words) if re.match(r"(?:sudo )?(?:docker|podman|nerdctl)\b", word)), 0) if words[:1] == ["ssh"] else 0
-    return (split(" ".join(words[at:])) if " " in words[at] else words[at:]) if at else words
-
-
-def _run_box(words: list[str]) -> dict[str, Any]:
-    """Return the options of docker run as the keys of a Compose service."""
-    box: dict[str, Any] = {}
-    index = _image_at(words)
-    while index < len(words) and words[index].startswith("-"):
-        name, sign, value = words[index].lstrip("-").partition("=")
-        short = not words[index].startswith("--")
-        index += 1
-        if not sign and (name in RUN_BARE or (short and set(name) <= set("ditPq"))):
-            box["detach" if short else name.replace("-", "_")] = "true"
-            continue
-        if short and len(name) > 1 and name[0] in "evpmwuhl":
-            name, value, sign = name[0], words[index - 1][2:], "="
-        if name not in RUN_OPTIONS:
-            raise RecipeError(f"docker run has the option --{name}, which is not known here, so where its image begins is not. Remove the option")
-        if not sign:
-            value, index = (words[index] if index < len(words) else ""), index + 1
-        key = RUN_KEYS.get(name, "healthcheck" if name.startswith("health-") else name.replace("-", "_"))
-        if key in MANY:
-            box.setdefault(key, []).append(value)
+            out.unmapped.append((f"ulimits.{key}", NO_KEY))
+    for device in map(text_of, items(box.get("devices"))):
+        if device.startswith(("/dev/infiniband", "nvidia.com/gpu")):
+            out.decided.append(f"devices: {device}")
         else:
-            box[key] = value
-    if index >= len(words):
-        raise RecipeError("docker run names no image, expected docker run OPTIONS IMAGE COMMAND")
-    box.update(image=words[index], command=words[index + 1 :], environment=pairs(box.get("environment")), ulimits=pairs(box.get("ulimits")))
-    box.update({"entrypoint": items(box["entrypoint"] or None)} if "entrypoint" in box else {})
-    return box
+            out.unmapped.append((f"devices: {device}", "add it to container.devices if the engine needs it"))
+    if isinstance(box.get("tmpfs"), (list, str)):
+        out.profile["container"]["tmpfs"] = [text_of(each) for each in items(box["tmpfs"])]
+    if re.fullmatch(r"\d+(?:ms|s|m)", text_of(box.get("stop_grace_period"))):
+        out.profile["container"]["stop_grace_period"] = text_of(box["stop_grace_period"])
+    own = text_of(out.profile["engine"].get("api", {}).get("port", 8000))
+    for index, port in enumerate(items(box.get("ports"))):
+        given = [text_of(port.get("published")), text_of(port.get("target"))] if isinstance(port, Mapping) else text_of(port).partition("/")[0].split(":")[-2:]
+        if set(given) != {own}:
+            why = f"the container uses the host's network: the API is at engine.api.port, which is {own}"
+            out.unmapped.append((f"ports[{index}] {shown(text_of(port))}", why))

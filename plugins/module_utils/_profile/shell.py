@@ -12,7 +12,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Callable
+from typing import Any, Callable
 
 LONGEST = 1 << 16  # characters after variables were replaced: values that contain each other grow fast
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -30,6 +30,22 @@ CONSTRUCTS = (
 # Commands whose result decides whether what follows && is run.
 TESTS = ("grep", "egrep", "command", "which", "type", "diff", "cmp", "pgrep", "mountpoint", "false")
 DECLARE = ("export", "declare", "typeset", "local", "readonly")
+# Options of docker run without a value, and the keys of a Compose service that have another name than the option.
+RUN_BARE = ("detach", "interactive", "tty", "rm", "init", "privileged", "read-only", "publish-all", "quiet", "no-healthcheck", "oom-kill-disable")
+RUN_KEYS = {
+    "e": "environment", "env": "environment", "env-file": "env_file", "v": "volumes", "volume": "volumes", "mount": "volumes", "name": "container_name",
+    "net": "network_mode", "network": "network_mode", "p": "ports", "publish": "ports", "m": "mem_limit", "memory": "mem_limit", "w": "working_dir",
+    "workdir": "working_dir", "u": "user", "h": "hostname", "l": "labels", "label": "labels", "device": "devices", "ulimit": "ulimits",
+    "pull": "pull_policy", "log-driver": "logging", "log-opt": "logging", "stop-timeout": "stop_grace_period",
+}  # fmt: skip
+RUN_OPTIONS = {
+    *RUN_KEYS,
+    "shm-size", "ipc", "gpus", "entrypoint", "cap-add", "cap-drop", "security-opt", "restart", "hostname", "runtime", "tmpfs", "platform", "user", "cpus",
+    "cpuset-cpus", "pid", "memory-swap", "pids-limit", "group-add", "device-cgroup-rule", "cgroupns", "userns", "dns", "sysctl", "expose", "add-host",
+    "health-cmd", "health-interval", "health-retries", "health-start-period", "health-timeout",
+}  # fmt: skip
+MANY = ("volumes", "environment", "devices", "ports", "cap_add", "cap_drop", "security_opt", "env_file", "ulimits", "labels", "tmpfs", "logging")
+_RUN = r"(?:docker|podman|nerdctl) (?:container )?(?:run|create)\b"
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:(\$)|([A-Za-z_]\w*)|\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}|(?=\{))")  # up to three deep
 _PARAMETER = re.compile(r"([A-Za-z_]\w*)(?:(:?[-+?])(.*))?", re.DOTALL)
@@ -102,31 +118,25 @@ def expand(text: str, values: Mapping[str, str], in_shell: bool = False) -> str:
     return out
 
 
-def env_values(text: str) -> tuple[dict[str, str], list[tuple[str, str]]]:
-    """Return the values of a .env file, as Docker Compose reads those of one line, and (name, reason) of what else it has."""
+def env_values(text: str) -> dict[str, str]:
+    """Return the values of a .env file, as Docker Compose reads those of one line. A name without a value is that of Compose's own environment."""
     values: dict[str, str] = {}
-    notes = []
     for number, line in enumerate(text.splitlines(), 1):
-        match = re.match(r"\s*(#\s*)?(?:export\s+)?([A-Za-z_][\w.-]*)\s*(?:[=:]\s*(.*)|$)", line)
-        if match and match[1]:
-            notes += [(f"# {match[2]}", "is commented out: the default of the recipe counts, if it has one")] if "=" in line else []
-        elif match and match[3] is None:
-            notes.append((match[2], "has no value: Compose takes it from its own environment, which is not read"))
-        elif match:
-            quoted = re.fullmatch(r"'([^']*)'\s*(?:#.*)?|\"((?:\\.|[^\"\\])*)\"\s*(?:#.*)?", match[3])
-            if not quoted and match[3][:1] in ("'", '"'):
-                raise RecipeError(f".env:{number}: the quotes of {match[2]} do not close at the end of its line. Write the value on one line")
-            plain, *comment = re.split(r"(?:^|\s+)#", match[3], maxsplit=1)
-            notes += [(f"{match[2]} # {one_line(each)[:60]}", "a comment, which is not part of the value") for each in comment if not quoted]
-            if quoted and quoted[1] is not None:
-                values[match[2]] = quoted[1]
-                continue
-            parts = re.split(r"(\\.)", quoted[2] if quoted else plain.strip())
-            texts = [part[1:].replace("n", "\n") if index % 2 else expand(part, values, in_shell=True) for index, part in enumerate(parts)]
-            values[match[2]] = "".join(texts)
-        elif line.strip() and not line.lstrip().startswith("#"):
+        match = re.match(r"\s*(?:export\s+)?([A-Za-z_][\w.-]*)\s*(?:[=:]\s*(.*)|$)", line)
+        if line.strip() and not match and not line.lstrip().startswith("#"):
             raise RecipeError(f".env:{number}: the line is not NAME=value, expected one variable in each line. Correct the line")
-    return values, notes
+        if not match or match[2] is None:
+            continue
+        quoted = re.fullmatch(r"'([^']*)'\s*(?:#.*)?|\"((?:\\.|[^\"\\])*)\"\s*(?:#.*)?", match[2])
+        if not quoted and match[2][:1] in ("'", '"'):
+            raise RecipeError(f".env:{number}: the quotes of {match[1]} do not close at the end of its line. Write the value on one line")
+        if quoted and quoted[1] is not None:
+            values[match[1]] = quoted[1]
+            continue
+        parts = re.split(r"(\\.)", quoted[2] if quoted else re.split(r"(?:^|\s+)#", match[2], maxsplit=1)[0].strip())
+        texts = [part[1:].replace("n", "\n") if index % 2 else expand(part, values, in_shell=True) for index, part in enumerate(parts)]
+        values[match[1]] = "".join(texts)
+    return values
 
 
 @dataclass
@@ -140,7 +150,6 @@ class Script:
     exported: dict[str, str] = field(default_factory=dict)
     removed: list[str] = field(default_factory=list)
     others: list[list[str]] = field(default_factory=list)
-    comments: list[str] = field(default_factory=list)
     redirections: list[str] = field(default_factory=list)  # the files
     text: str = ""
     _words: list[str] = field(default_factory=list)
@@ -175,8 +184,6 @@ class Script:
                 self._end_word()
             elif kind == "operator":
                 self._end_command(text)
-            elif kind == "comment":
-                self.comments.append(text)
             elif kind == "redirect":
                 if "<<" in text or self.text[token.end() : token.end() + 1] == "(":
                     self.refuse(f"a here-document or a process substitution ({text})", at)
@@ -189,7 +196,7 @@ class Script:
                 self.refuse("a variable that does not close, or more than three in each other (${)", at)
             elif kind == "variable":
                 self._unquoted(self._value(text, at))
-            else:
+            elif kind != "comment":
                 self._word = (self._word or "") + (self._double(text, at) if kind == "double" else text)
         self._end_command("")
         return self
@@ -264,3 +271,72 @@ class Script:
         else:
             self.others.append(rest)
         self._last = first or self._last
+
+
+# docker run
+
+
+def docker_runs(text: str, values: dict[str, str]) -> tuple[Script, int]:
+    """Return a script, or the commands of a text, with the containers that it starts as `found`, and how many other lines the text has."""
+    lines = 0
+    first = next((line for line in text.splitlines() if line.strip() and not line.startswith("#")), "")
+    script = text
+    if not text.startswith("#!") and not re.match(r"\s*(?:\w+=|export |set -|docker |podman |sudo |cd |ssh )", first):
+        script, lines = _commands(text)
+    return Script(lambda words: bool(_image_at(_remote(words))), values, text).read(script), lines
+
+
+def _commands(text: str) -> tuple[str, int]:
+    """Return the docker run commands and assignments of a text, and how many other lines it has."""
+    out, keep, dropped, quotes = [], False, 0, 0
+    for line in text.splitlines() if re.search(_RUN, text) else []:
+        start = re.match(rf"\s*(?:\$ )?((?:sudo )?{_RUN}.*|(?:export )?[A-Za-z_]\w*=\S.*)", line)
+        if keep or start:
+            out.append(start[1] if start and not keep else line)
+            quotes += out[-1].count("'")
+            keep = out[-1].rstrip().endswith("\\") or ((keep or "docker" in line) and quotes % 2 == 1)
+        else:
+            dropped += bool(line.strip())
+    return "\n".join(out), dropped
+
+
+def _image_at(words: list[str]) -> int:
+    """Return the index after `docker run`, 0 if the words are another command."""
+    match = re.match(rf"(sudo )?(?:\S*/)?{_RUN}", " ".join(words[:4]))
+    return len(match[0].split()) if match else 0
+
+
+def _remote(words: list[str]) -> list[str]:
+    """Return the command that ssh runs on another node, or the words."""
+    at = next((i for i, word in enumerate(words) if re.match(r"(?:sudo )?(?:docker|podman|nerdctl)\b", word)), 0) if words[:1] == ["ssh"] else 0
+    return (split(" ".join(words[at:])) if " " in words[at] else words[at:]) if at else words
+
+
+def run_options(words: list[str]) -> dict[str, Any]:
+    """Return the options of docker run as the keys of a Compose service."""
+    box: dict[str, Any] = {}
+    words = _remote(words)
+    index = _image_at(words)
+    while index < len(words) and words[index].startswith("-"):
+        name, sign, value = words[index].lstrip("-").partition("=")
+        short = not words[index].startswith("--")
+        index += 1
+        if not sign and (name in RUN_BARE or (short and set(name) <= set("ditPq"))):
+            box["detach" if short else name.replace("-", "_")] = "true"
+            continue
+        if short and len(name) > 1 and name[0] in "evpmwuhl":
+            name, value, sign = name[0], words[index - 1][2:], "="
+        if name not in RUN_OPTIONS:
+            raise RecipeError(f"docker run has the option --{name}, which is not known here, so where its image begins is not. Remove the option")
+        if not sign:
+            value, index = (words[index] if index < len(words) else ""), index + 1
+        key = RUN_KEYS.get(name, "healthcheck" if name.startswith("health-") else name.replace("-", "_"))
+        if key in MANY:
+            box.setdefault(key, []).append(value)
+        else:
+            box[key] = value
+    if index >= len(words):
+        raise RecipeError("docker run names no image, expected docker run OPTIONS IMAGE COMMAND")
+    box.update(image=words[index], command=words[index + 1 :])
+    box.update({"entrypoint": [box["entrypoint"]] if box["entrypoint"] else []} if "entrypoint" in box else {})
+    return box
