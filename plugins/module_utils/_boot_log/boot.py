@@ -10,13 +10,54 @@ import re
 from collections.abc import Collection
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import patterns as _p
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import clip
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.failing import Failing
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.line import Line
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stages import STAGES
 
 
 class Boot(Failing):
     """One boot: feed `take`, read `facts`."""
+
+    def begins(self, line: Line) -> bool:
+        """Return whether a line is the first one of the boot after this one: a container that restarts keeps one log."""
+        if line.foreign or line.is_request:
+            return False
+        over = self.ready is not None or self.stopped is not None or bool(self.failures)
+        if self._is_banner(line, over):
+            return True
+        message = line.message
+        if message.startswith(("Resolved architecture: ", "Using max model len ")):
+            # a headless rank prints this before it launches, any other before it serves: after that it is the next boot, which has no banner
+            main = line.level == "INFO" and (not line.procs or line.procs[0][0] == "MainProcess")
+            return main and ("headless" in self.facts_ or self.ready is not None)
+        # each child of one boot detects the platform: after an error that an optional import can leave, it is not a restart
+        ended = self.ready is not None or self.stopped is not None or self.died or any(f.classifier.kind != "weak" for f in self.failures.values())
+        settled = ended or self.stage >= _p.STAGE_NUMBER["kv"]
+        return settled and not line.procs and line.level == "INFO" and message.startswith("Automatically detected platform")
+
+    def _is_banner(self, line: Line, over: bool) -> bool:
+        """Return whether a line is one that vLLM prints once a boot, and the boot is already further."""
+        message = line.message
+        # a record without a fact, for example of chunked prefill, can stand before the banner
+        configured = self.stage > _p.STAGE_NUMBER["config"] or (self.stage == _p.STAGE_NUMBER["config"] and bool(self.facts_))
+        later = over or configured or ("args" in self.lines and not (line.procs and line.procs[0][0].startswith("ApiServer_")))
+        if not later or (self.frozen and line.level is None and not line.procs):
+            return False
+        if message.startswith("vLLM API server version ") or message.lstrip("▀▄█▌▐▝▘ ").startswith("version "):
+            return True
+        if message.startswith("non-default args: ") and "args" in self.lines and line.level == "INFO":
+            return True  # the banner can be switched off
+        if message.startswith("Launching vLLM (v") and (over or self.stage > _p.STAGE_NUMBER["config"]):
+            return True
+        if not message.startswith("Initializing a") or _p.ENGINE.match(message) is None:
+            return False
+        if self.ready is not None or self.stopped is not None:
+            return True
+        # a script that makes one engine after another; the engines of one boot name their processes
+        dead = self.died or any(f.classifier.kind == "strong" for f in self.failures.values())
+        return not line.procs and (dead or self.stage >= _p.STAGE_NUMBER["kv"])
 
     def kv_cache(self) -> dict[str, Any]:
         """Return the KV pool: of the engine whose pool is smallest, and of each engine."""
@@ -152,7 +193,7 @@ class Boot(Failing):
 
     def _fact_lines(self, failure: dict[str, Any] | None) -> dict[str, int]:
         """Return the number of the line that each fact is from."""
-        lines = {k: v for k, v in self.lines.items() if k in _PUBLIC_LINES}
+        lines = {k: v for k, v in self.lines.items() if k not in _INNER and not k.startswith("cfg_")}
         for public, inner in _LINE_ALIAS.items():
             number = next((self.lines[i] for i in inner if i in self.lines), None)
             if number is not None:
@@ -189,27 +230,6 @@ def _int(value: Any) -> int | None:
         return None
 
 
-_PUBLIC_LINES = frozenset(
-    (
-        "kv_cache",
-        "max_concurrency",
-        "blocks",
-        "weights",
-        "weights_seconds",
-        "graphs",
-        "init_seconds",
-        "compilation_seconds",
-        "attention_backend",
-        "moe_backend",
-        "ranks",
-        "world_size",
-        "nccl",
-        "args",
-        "listen",
-        "head_address",
-        "platform",
-    )
-)
 _LINE_ALIAS = {
     "version": ("banner_version", "api_version", "headless_version", "engine_version"),
     "model": ("cfg_model", "banner_model"),
@@ -219,6 +239,10 @@ _LINE_ALIAS = {
     "quantization": ("cfg_quantization",),
     "speculative_method": ("cfg_speculative_method",),
     "custom_ops": ("cfg_custom_ops",),
+    "head_address": ("head_address", "master_addr"),
+    "role": ("headless",),
     "autotune": ("cfg_autotune",),
     "eager": ("eager", "cfg_enforce_eager"),
 }
+#: Names that only stand for a public one.
+_INNER = frozenset(inner for names in _LINE_ALIAS.values() for inner in names) - {"max_concurrency"}

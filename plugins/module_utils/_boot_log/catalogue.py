@@ -26,6 +26,16 @@ MESSAGES: list[list[str]] = list(_DATA["messages"])
 TRANSIENT = frozenset(_DATA["transient"])
 
 
+def remedy_of(name: str) -> str:
+    """Return the remedy of a failure that the gate finds without a log line, empty if it does not know the class."""
+    return GATE.get(name, "")
+
+
+def start_remedy(error: str) -> str:
+    """Return the remedy for a start that failed, by the Docker Engine's message."""
+    return next((remedy for pattern, remedy in MESSAGES if re.search(pattern, error, re.I)), remedy_of("start_failed"))
+
+
 def check_user_class(entry: Any) -> str:
     """Return what is wrong with a user's class (a dict from the inventory) as one sentence, or an empty string."""
     if not isinstance(entry, dict):

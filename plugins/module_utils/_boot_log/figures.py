@@ -1,17 +1,17 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE: the figures of a boot: KV pool, weights, graphs, ranks, NCCL."""
+"""PRIVATE: how far a boot is (stages, readiness, the end), and its figures: KV pool, weights, graphs, ranks, NCCL."""
 
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import patterns as _p
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import engine_key, proc_name, redacted
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import Failure, clip, engine_key, proc_name, redacted
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.line import Line
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.progress import Progress, leading
 
 
 def number(text: str) -> int:
@@ -19,8 +19,210 @@ def number(text: str) -> int:
     return int("".join(c for c in text if c.isdigit()) or "0")
 
 
-class Figures(Progress):
-    """Figures of one boot."""
+def leading(line: Line, pattern: re.Pattern[str]) -> re.Match[str] | None:
+    """Return the match of a pattern that is at the beginning of the message and not in a quotation."""
+    match = pattern.search(line.message)
+    if match is None or match.start() == 0:
+        return match
+    quoted = match.start() > (40 if line.file else 90) or _p.QUOTATION.search(line.message, 0, match.start()) is not None
+    return None if quoted else match
+
+
+class Figures:
+    """Stages, readiness and figures of one boot, and the attributes of all parts."""
+
+    def __init__(self, first_line: int) -> None:
+        self.first_line = self.last_line = first_line
+        self.stage = 0
+        self.progressed = 0
+        self.stages: dict[str, dict[str, Any]] = {}
+        self.recognised = False
+        self.facts_: dict[str, Any] = {}
+        self.lines: dict[str, int] = {}
+        self.engines: dict[str, list[dict[str, Any]]] = {}
+        self.available: list[tuple[float, int, str]] = []
+        self.ranks: dict[int, dict[str, Any]] = {}
+        self.loads: dict[str, tuple[float, float | None, int]] = {}
+        self.weights: dict[str, float] = {}
+        self.graphs: list[tuple[float, float | None]] = []
+        self.processes: set[str] = set()
+        self.failures: dict[str, Failure] = {}
+        self.weak: Failure | None = None
+        self.died = False
+        self.end_stage = -1
+        self.ended_by_request = False
+        self.answered = False
+        self.ready: dict[str, Any] | None = None
+        self.stopped: dict[str, Any] | None = None
+        self.frozen = False
+        self.benign: dict[str, int] = {}
+        self.unknown_variables: list[str] = []
+        self.progress: dict[str, Any] | None = None
+        self.args: dict[str, Any] = {}
+        self.nccl: dict[str, Any] = {"version": None, "network": None, "hcas": [], "via": [], "no_ib_device": False}
+        self.met_dead_engine = False
+        self.killed_itself = False
+        self.traceback: Failure | None = None
+        self.unsure = False
+        self.ended_facts: dict[str, Any] | None = None
+        self.ignoring = 0
+        self.above: Line | None = None
+        self.contexts: dict[int, int] = {}
+
+    def reach(self, stage: str, line: Line) -> None:
+        """Note that a stage was reached."""
+        self.recognised = True
+        if stage not in self.stages:
+            self.stages[stage] = {"line_number": self.last_line, "time": line.time or None}
+        self.stage = max(self.stage, _p.STAGE_NUMBER[stage])
+        self.progressed = self.last_line
+
+    def put(self, name: str, value: Any) -> None:
+        """Keep the first value of a fact and its line."""
+        if name not in self.facts_:
+            self.facts_[name] = value
+            self.lines[name] = self.last_line
+        self.recognised = True
+
+    def apply(self, rule: _p.Rule, line: Line) -> None:
+        """Take the facts of a rule from a line."""
+        match = leading(line, rule.pattern)
+        if match is None or not (line.file or rule.pattern.groups):
+            return
+        for name, value in match.groupdict().items():
+            self.put(name, int(value) if value.isdigit() else value)
+        if rule.stage:
+            self.reach(rule.stage, line)
+
+    def take_access(self, line: Line) -> None:
+        """Take an access line: evidence of readiness. From the first request on the facts are frozen."""
+        match = _p.ACCESS.match(line.message)
+        if match is None:
+            return
+        method, path, code = match.groups()
+        self.recognised = True
+        if code[0] == "2" and method in ("GET", "POST"):
+            if self.ready is None:
+                self._became_ready("access", line)
+            if method == "POST" and _p.GENERATION.match(path):
+                self._generated()
+        if method == "POST":
+            self.frozen = True
+            if code != "503":
+                self.answered = True
+            lost = self.weak is not None and self.weak.classifier.name == "peer_lost"
+            if code == "500" and self.ready is not None and (self.met_dead_engine or lost):  # the request met the dead engine of the lines before
+                self._die()
+
+    def _generated(self) -> None:
+        """Note that a generation was answered: what was printed before and did not end the engine was a request's own error."""
+        self.weak = None
+        self.unsure = False
+        self.met_dead_engine = False
+        if not self.died:
+            # the status of a stream is sent before its first token: a lost peer is not back
+            for name in [n for n, f in self.failures.items() if f.after_ready and n != "peer_lost"]:
+                del self.failures[name]
+
+    def _became_ready(self, evidence: str, line: Line) -> None:
+        self.ready = {"evidence": evidence, "line": clip(line.message), "line_number": self.last_line, "time": line.time or None}
+        if evidence == "access" and self.died and self.stage == 0:  # a tail: it served before this log begins, and what is left of it answers
+            for failure in self.failures.values():
+                failure.after_ready = True
+        else:
+            self.died = False
+        self.reach("ready", line)
+        self.weak = None
+
+    def take_ready(self, line: Line) -> None:
+        """Take uvicorn's lines that the server is up."""
+        match = _p.READY.match(line.message)
+        if match is not None and self.ready is None:
+            self._became_ready("startup" if match.group(0)[0] == "A" else "uvicorn", line)
+
+    def take_ready_rust(self, line: Line) -> None:
+        """Take the line of the front-end in Rust that the server is up."""
+        match = _p.READY_RUST.match(line.message)
+        if match is None or line.level != "INFO":
+            return
+        if not self.frozen:
+            self.put("listen", f"http://{match.group(1)}")
+        if self.ready is None:
+            self._became_ready("frontend", line)
+
+    def take_stopped(self, line: Line) -> None:
+        """Take a line that the server shuts down."""
+        match = _p.STOPPED.match(line.message)
+        if match is None:
+            return
+        if self.ready is not None and not self.died and not self.failures and not match.group(0).startswith("Parent process"):
+            self.ended_by_request = True
+        if self.stopped is None:
+            self.stopped = {"line": clip(line.message), "line_number": self.last_line, "time": line.time or None}
+            self.recognised = True
+
+    def take_stats(self, line: Line) -> None:
+        """Take a line of statistics: requests that run are evidence of readiness."""
+        match = _p.STATS.search(line.message)
+        own = line.level in ("INFO", "DEBUG") and line.file.endswith(("loggers.py", "metrics.py", "log_stats.rs"))
+        if match is None or not own or self.ready is not None:
+            return
+        if (match.group(1) or match.group(2)) != "0" or _p.THROUGHPUT.search(line.message) is not None:
+            self._became_ready("access", line)
+
+    def take_interrupted(self, line: Line) -> None:
+        """Take the end of a traceback of Ctrl-C or SIGTERM, which is not a failure."""
+        if line.message.startswith("KeyboardInterrupt"):
+            self.traceback = None
+
+    def take_request(self, line: Line) -> None:
+        """Take the record of a request: from it on the log can quote users."""
+        if line.message.startswith(("Received request ", "Added request ")):
+            self.frozen = True
+
+    def take_listen(self, line: Line) -> None:
+        """Take the address of the API."""
+        match = leading(line, _p.LISTEN)
+        if match is None:
+            return
+        if self.ready is not None and "listen" not in self.facts_ and self.ready["evidence"] in ("startup", "uvicorn"):
+            # vLLM prints its port before its web server starts: the line before was of another program
+            self.ready = None
+            self.stages.pop("ready", None)
+            self.stage = max((_p.STAGE_NUMBER[name] for name in self.stages), default=0)
+        self.put("listen", match.group(1))
+        self.reach("listen", line)
+
+    def take_progress(self, line: Line) -> None:
+        """Take a progress bar of the weights or of the graph capture."""
+        what, match = "weights", _p.PROGRESS.search(line.message[-2000:])
+        if match is not None:
+            self.reach("load", line)
+        else:
+            what, match = "graphs", _p.CAPTURE.search(line.message[-2000:])
+        if match is not None:
+            percent, done, total = (int(group) for group in match.groups())
+            self.progress = {"what": what, "percent": min(percent, 100), "done": done, "total": total, "line_number": self.last_line}
+
+    def _die(self) -> None:
+        """Note that the engine died: what was only a request's own error until now counts."""
+        self.recognised = True
+        if self.died or self.ended_by_request:
+            return
+        self.died = True
+        self._note_end()
+        if self.weak is not None and self.ready is not None:
+            weak, self.weak = self.weak, None
+            self.failures.setdefault(weak.classifier.name, weak)
+
+    def _note_end(self) -> None:
+        """Keep the stage at which the boot began to end: what other ranks still print does not count."""
+        if self.end_stage < 0:
+            self.end_stage = self.stage
+
+    def served(self) -> bool:
+        """Return whether requests came in: also a log's tail without a good answer shows that."""
+        return self.ready is not None or self.answered
 
     def take_pool(self, line: Line) -> None:
         """Take the size of the KV pool, its concurrency, or both from one line."""

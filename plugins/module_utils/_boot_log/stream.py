@@ -18,7 +18,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue i
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import Plan, users_classes
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.line import KEEP, Line, cap, parse_line, records
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.plan import literals_in, plan_for
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.starts import begins
 
 #: Boots whose facts are kept; older ones only count as restarts.
 KEEP_BOOTS = 20
@@ -109,7 +108,7 @@ class BootLog:
         above: Line | None = parse_line(before[:_FIELD_BYTES].decode("utf-8", "replace").rstrip("\r")) if plan.detail else None
         for piece in cap(raw).split(b"\r"):  # a progress bar overwrites itself
             for line in records(piece.decode("utf-8", "replace")) if piece else ():
-                if plan.boundary and self._boot.recognised and begins(self._boot, line):
+                if plan.boundary and self._boot.recognised and self._boot.begins(line):
                     self._boots.append(self._boot)
                     self._restarts += 1
                     self._boot = Boot(number)

@@ -19,9 +19,9 @@ import math
 import signal
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import remedy_of, start_remedy
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stages import STAGES
 from ansible_collections.gb10.cluster.plugins.module_utils._common import progress as progress_text
-from ansible_collections.gb10.cluster.plugins.module_utils._gate.classes import remedy_of, start_remedy
 
 Rank = dict[str, Any]
 Finding = dict[str, Any]
@@ -35,6 +35,12 @@ PEER_SYMPTOMS = ("peer_lost", "rendezvous", "rpc_timeout", "nccl_error")
 SHORT_OF_KV = ("kv_too_small", "kv_no_memory")  # printed on the head, for any rank
 
 TRANSPORT_UNKNOWN = "Set NCCL_DEBUG to INFO and NCCL_DEBUG_SUBSYS to INIT,NET in the profile's env: NCCL names its transport at that level alone"
+ENGINE_REMEDIES = {
+    "moe_backend": ". The image chooses the backend by its environment variables: see `unknown_variables` and the profile's source",
+    "eager": ". See enforce-eager in engine.args",
+    "custom_ops": ". See compilation-config in engine.args",
+    "autotune": ". See kernel-config in engine.args",
+}
 SETTLE_SECONDS = 4.0  # how long a symptom waits for its cause to show on another rank
 BURST_SECONDS = 1.5  # a rank that has just written may still print the cause: a traceback follows its headline
 
@@ -351,11 +357,14 @@ def engine_checks(ranks: list[Rank], facts: dict[str, Any], criteria: dict[str, 
         known = [transport for transport in seen.values() if transport not in (None, "unknown")]
         same, remedy = (all(transport == wanted for transport in known), "") if known else (None, TRANSPORT_UNKNOWN)
         out.append(check("transport", same, wanted, seen, "transport_differs", remedy))
-    for key in ("kv_cache_dtype", "speculative_method", "dtype", "quantization"):
-        wanted, found = criteria.get(key), facts.get(key)
+    settings = {key: (key, criteria.get(key)) for key in ("kv_cache_dtype", "speculative_method", "dtype", "quantization")}
+    settings |= {key: (f"engine: {key}", value) for key, value in (criteria.get("engine") or {}).items()}
+    for key, (name, wanted) in settings.items():
+        found = facts.get(key)
         if wanted is not None:
-            same = None if found is None else _plain(key, found) == _plain(key, wanted)
-            out.append(check(key, same, wanted, found, "engine_differs"))
+            first, second = ({_plain(key, part) for part in str(value).split(",")} for value in (found, wanted))
+            same = None if found is None else first == second
+            out.append(check(name, same, wanted, found, "engine_differs", remedy_of("engine_differs") + ENGINE_REMEDIES.get(key, "")))
     return out
 
 

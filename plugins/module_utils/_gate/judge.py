@@ -14,11 +14,11 @@ import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import remedy_of
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog
 from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
 from ansible_collections.gb10.cluster.plugins.module_utils._common.progress import Pace
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import gate, measures, reply, speculation
-from ansible_collections.gb10.cluster.plugins.module_utils._gate.classes import remedy_of
 from ansible_collections.gb10.cluster.plugins.module_utils._host.memory_series import Series
 
 SLICE_SECONDS = 5.0
@@ -310,8 +310,7 @@ class Judge:
         facts, criteria = self.states[0]["facts"], self.criteria
         speculates = bool(criteria.get("speculative_method") or facts.get("speculative_method"))
         return [
-            *measures.engine_checks(facts, criteria.get("engine") or {}), *self._results,
-            *speculation.checks(drafts, criteria.get("acceptance") or {}, speculates),
+            *self._results, *speculation.checks(drafts, criteria.get("acceptance") or {}, speculates),
         ]  # fmt: skip
 
     def _pool(self) -> dict[str, Any]:

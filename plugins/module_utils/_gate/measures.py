@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._gate.classes import remedy_of
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.gate import check, finite
 
 DECODE_PROMPT = (
@@ -62,26 +61,3 @@ def decode_checks(found: float | None, criteria: Mapping[str, Any]) -> list[dict
         wanted = f"{FAR_BELOW * published:.1f} or more (published: {published:g})"
         out.append({**check("decode speed (tokens/s)", found >= FAR_BELOW * published, wanted, found, "decode_slow"), "warning": True})
     return out
-
-
-def engine_checks(facts: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Compare what the engine reports in the head's log with a profile's `gate.engine`."""
-    out = []
-    for key, value in wanted.items():
-        if value is not None:
-            found = facts.get(key)
-            same = None if found is None else _plain(found) == _plain(value)
-            out.append(check(f"engine: {key}", same, value, found, "engine_differs", remedy_of("engine_differs") + ENGINE_REMEDIES.get(key, "")))
-    return out
-
-
-ENGINE_REMEDIES = {
-    "moe_backend": ". The image chooses the backend by its environment variables: see `unknown_variables` and the profile's source",
-    "eager": ". See enforce-eager in engine.args",
-    "custom_ops": ". See compilation-config in engine.args",
-    "autotune": ". See kernel-config in engine.args",
-}
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, bool) else {part.strip().lower() for part in str(value).split(",")}

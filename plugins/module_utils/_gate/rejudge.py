@@ -22,7 +22,7 @@ def checks(receipt: Mapping[str, Any], criteria: Mapping[str, Any]) -> list[dict
     drafts = measured.get("speculation") or {}
     return [
         *gate.model_checks(ranks, ranks[0]["facts"], api, wanted), *gate.engine_checks(ranks, ranks[0]["facts"], wanted),
-        *measures.engine_checks(ranks[0]["facts"], wanted.get("engine") or {}), *measures.decode_checks(measured.get("decode_tok_s"), wanted),
+        *measures.decode_checks(measured.get("decode_tok_s"), wanted),
         *(speculation.checks(drafts, wanted.get("acceptance") or {}, True) if drafts else []),
     ]  # fmt: skip
 

@@ -10,8 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import patterns
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.boot import transport_of
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import stream as boot_log
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads, misfit
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.bandwidth import Thresholds
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import mounts
@@ -146,16 +145,9 @@ def parse(text: str) -> dict[str, Any]:
         return ended("no_result", next((line.strip() for line in reversed(lines) if line.strip()), "no output")[:300])
     result: dict[str, Any] = {key: found[key][:500] for key in ("backend", "stage", "problem", "text")}
     result["rows"] = [{"op": row["op"][:40], "mib": row["mib"], "gb_s": row["gb_s"]} for row in found["rows"][:32]]
-    via, hcas, network = set(), [], ""
-    for line in lines if result["backend"] == "nccl" else ():
-        match = patterns.NCCL_VIA.search(line, 0, 600)
-        via |= {match.group(1)} if match else set()
-        match = patterns.NCCL_NETWORK.search(line, 0, 400)
-        network = match.group(1) if match else network
-        if "NET/IB : Using" in line:
-            hcas += [hca.group(1) for hca in patterns.NCCL_HCA.finditer(line[:2000]) if hca.group(1) not in hcas]
-    transport = "tcp" if result["backend"] == "gloo" else transport_of(via, network)
-    return {**result, "transport": transport, "hcas": hcas[:32]}
+    nccl = boot_log.parse(text)["nccl"]
+    hcas = list(dict.fromkeys(name.partition(":")[0] for name in nccl["hcas"]))
+    return {**result, "transport": "tcp" if result["backend"] == "gloo" else nccl["transport"], "hcas": hcas}
 
 
 def peak(result: Mapping[str, Any]) -> float:

@@ -36,9 +36,9 @@ def boot(context: int, tokens: int, one_line: bool) -> bytes:
 
 
 def verdict(profile: dict[str, Any], log: bytes, context: int, strict: bool = False) -> dict[str, Any] | None:
-    """Judge one head's log by a profile's gate; the engine's dtype and method are those of the profile."""
+    """Judge one head's log by a profile's gate; the engine's settings are those of the profile."""
     facts = parse(log)
-    facts |= {key: profile["gate"][key] for key in ("kv_cache_dtype", "speculative_method", "dtype")}
+    facts |= {key: profile["gate"][key] for key in ("kv_cache_dtype", "speculative_method", "dtype")} | profile["gate"]["engine"]
     [rank] = Judge("pair1", ["h"], "", {}).states
     rank["facts"] = facts
     api = {"error": "", "models": [{"id": name, "max_model_len": context} for name in profile["model"]["served_names"]], "metrics": []}

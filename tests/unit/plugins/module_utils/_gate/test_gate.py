@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import remedy_of
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog
-from ansible_collections.gb10.cluster.plugins.module_utils._gate import classes, gate
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import gate
 
 
 def container(**more: Any) -> dict[str, Any]:
@@ -273,7 +274,7 @@ def test_what_is_not_known_fails_only_when_strict() -> None:
 
 
 def test_garbled_text_may_come_from_a_stale_compile_cache() -> None:
-    assert "container.cache_dirs" in classes.remedy_of("completion_wrong")
+    assert "container.cache_dirs" in remedy_of("completion_wrong")
 
 
 def test_the_metric_beats_the_rounded_log() -> None:

@@ -72,11 +72,11 @@ FACTS = {"eager": False, "moe_backend": "B12X", "custom_ops": "none,+quant_fp8",
     ],
 )
 def test_engine_is_held_to_its_settings(wanted: dict[str, Any], ok: bool) -> None:
-    results = measures.engine_checks(FACTS, wanted)
+    results = gate.engine_checks([], FACTS, {"engine": wanted})
     fault = gate.first_fault(results, strict=True)
     assert (fault is None) is ok
     assert ok or (fault or {})["class"] == "engine_differs"
-    assert gate.first_fault(measures.engine_checks({}, wanted)) is None, "not known"
+    assert gate.first_fault(gate.engine_checks([], {}, {"engine": wanted})) is None, "not known"
 
 
 @needs_shared
@@ -85,7 +85,7 @@ def test_recorded_boot_of_a_gb10_shows_settings_of_the_engine() -> None:
     found = {key: facts[key] for key in FACTS}
     assert found == {"eager": False, "moe_backend": "MARLIN", "custom_ops": "none", "autotune": True}
     assert facts["unknown_variables"] == ["VLLM_PRECOMPILED_WHEEL_COMMIT", "VLLM_BASE_DIR"]
-    assert gate.first_fault(measures.engine_checks(facts, found), strict=True) is None
-    fault = gate.first_fault(measures.engine_checks(facts, {"moe_backend": "B12X"}))
+    assert gate.first_fault(gate.engine_checks([], facts, {"engine": found}), strict=True) is None
+    fault = gate.first_fault(gate.engine_checks([], facts, {"engine": {"moe_backend": "B12X"}}))
     assert fault is not None
     assert (fault["class"], fault["found"]) == ("engine_differs", "MARLIN")
