@@ -54,15 +54,6 @@ def test_what_may_freeze_a_node_fails_with_the_memory_of_the_nodes(enforce: bool
     assert (out["msg"] == out["unsafe"]) is (rc == 1)
 
 
-def test_figures_of_preflight_info_and_figures_as_text_are_read() -> None:
-    given = rank("a", BIG)
-    plain = {key.replace("_kib", "_kb"): value for key, value in given.items()}
-    text = {key: str(value) for key, value in given.items()}
-    pools = [run(profile=resolve("dspark-nvfp4-1m-seed", SHIPPED), ranks=[each, each])[1]["expected_tokens"] for each in (given, plain, text)]
-    assert pools[0]
-    assert len(set(pools)) == 1
-
-
 def test_figures_that_are_not_numbers_are_an_error_of_the_task() -> None:
     code, out = run(profile=resolve("dspark-nvfp4-1m-seed", SHIPPED), ranks=[{"total_kib": "much"}] * 2)
     assert (code, "the memory of each rank are expected" in out["msg"]) == (1, True)

@@ -149,25 +149,6 @@ def test_long_prompt_is_counted_by_server(server: tuple[Any, str], digits: int, 
     assert (reply["prompt_tokens"] == 28000) if tokenizes else (27000 < reply["prompt_tokens"] <= 28000)
 
 
-def test_cold_prompts_share_no_beginning(server: tuple[Any, str]) -> None:
-    def answer(handler: Any) -> None:
-        body = json.loads(handler.rfile.read(int(handler.headers["Content-Length"])))
-        kind.seen.append(body["prompt"])
-        if handler.path == "/tokenize":
-            handler._answer(200, json.dumps({"tokens": list(body["prompt"].encode())}))
-        else:
-            handler._answer(200, json.dumps({"choices": [{"text": " 5"}], "usage": {"prompt_tokens": 300}}))
-
-    kind, url = server
-    kind.do_POST = answer
-    for _again in range(2):
-        assert api_probe.ask(url, requests=[{"prompt": "Count on.", "prompt_tokens": 300, "cold": True}])["replies"][0]["ok"]
-    first, second = (bytes(prompt) for prompt in kind.seen if isinstance(prompt, list))
-    assert len(first) == len(second) == 300
-    assert first[:16] != second[:16]
-    assert first[16:300] == second[16:300]
-
-
 @pytest.mark.parametrize("tokenizes", [True, False], ids=["by /tokenize", "by the usage"])
 def test_cold_chat_has_the_long_prompt_as_the_message_of_the_system(server: tuple[Any, str], tokenizes: bool) -> None:
     def answer(handler: Any) -> None:

@@ -188,21 +188,6 @@ def test_a_published_figure_names_its_level() -> None:
 # --- memory
 
 
-@pytest.mark.parametrize(
-    ("key", "words"),
-    [
-        ("single_stream_tok_s", ("one stream", "tokens/s")), ("aggregate_tok_s_at_6", ("total, 6 streams", "tokens/s")),
-        ("staggered_tok_s_at_16", ("staggered total, 16 streams", "tokens/s")), ("per_stream_tok_s_at_8", ("each stream, 8 streams", "tokens/s")),
-        ("prefill_tok_s_at_260k", ("prefill, depth 260k", "tokens/s")), ("decode_tok_s_at_depth_0", ("decode, depth 0", "tokens/s")),
-        ("ttft_seconds_at_512k", ("first token, depth 512k", "s")), ("ttfc_seconds_p256_g64", ("first token, 256 in, 64 out", "s")),
-        ("inter_token_ms_c1_d4k", ("between tokens, 1 stream, depth 4k", "ms")), ("draft_acceptance_percent", ("drafts accepted", "%")),
-        ("prose_tok_s", ("prose_tok_s", "")),
-    ],
-)  # fmt: skip
-def test_a_published_figure_has_words_and_a_unit(key: str, words: tuple[str, str]) -> None:
-    assert bench.words_of(key) == words
-
-
 def test_a_leak_is_counted_from_the_end_of_the_first_round() -> None:
     gib = 2**20
     rounds = {

@@ -133,25 +133,6 @@ def test_the_table_of_profiles_has_no_other_rows() -> None:
     assert sorted([*EXPECTED, *RECIPES]) == sorted(SHIPPED)
 
 
-@pytest.mark.parametrize("name", sorted(SHIPPED))
-def test_every_profile_has_what_pairs_need(name: str) -> None:
-    out = render(name, 1)
-    assert (out["env"]["UCX_MEM_MMAP_HOOK_MODE"], out["env"]["UCX_RCACHE_MAX_UNRELEASED"]) == ("none", "1024")
-    service = out["compose"]["services"]["vllm"]
-    assert service["restart"] == "no"
-    assert "privileged" not in service
-    assert "IPC_LOCK" in service["cap_add"]
-    assert service["ulimits"]["memlock"] == {"soft": -1, "hard": -1}
-
-
-@pytest.mark.parametrize("name", ["piecewise-200k", "pr41834-ray-200k", "pr41834-mp-200k"])
-def test_expert_parallelism_runs_without_nvls(name: str) -> None:
-    """NCCL 2.30.4 hangs there while the experts load: NVIDIA/nccl#2167."""
-    out = render(name, 1)
-    assert ("enable-expert-parallel", ()) in arguments(out["argv"])
-    assert out["env"]["NCCL_NVLS_ENABLE"] == "0"
-
-
 def test_b12x_runs_through_a_login_shell() -> None:
     out = render("b12x-fp8-1m", 0)
     assert out["command"][:2] == ["bash", "-lc"]

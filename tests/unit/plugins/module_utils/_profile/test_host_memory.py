@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import host_memory
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.kv_estimate import make_plan, pinned_gib
-from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import adjusted, resolve
+from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
 from shipped_profiles import LEAST, SHIPPED, ranks
 
 SPARK = 121.69
@@ -140,14 +140,6 @@ def test_vllms_start_check_still_reads_the_utilization_of_a_pinned_pool() -> Non
     assert "has 101.0 of 121.7 GiB (MemAvailable), but gpu-memory-utilization 0.85 asks for 103.4 GiB, so vLLM refuses to start" in found["msg"]
 
 
-@pytest.mark.parametrize(
-    ("name", "pool", "accepted"),
-    [("glm53-flash-spark-500k", "8G", True), ("glm53-flash-spark-500k", "10G", True), ("glm53-flash-spark-500k", "16G", False)],
-)
-def test_the_utilization_of_a_shipped_profile_does_not_allow_any_pool(name: str, pool: str, accepted: bool) -> None:
-    assert (plan(name, {"kv-cache-memory-bytes": pool})["unsafe"] is None) is accepted
-
-
 def test_a_share_of_more_than_the_node_is_named_as_such() -> None:
     refused = plan("dspark-nvfp4-1m-seed", {"kv-cache-memory-bytes": "60G"})["unsafe"]
     assert "These are 142.9 GiB, 21.2 GiB more than spark-a has (121.7), and the host uses about 16.9." in refused
@@ -175,8 +167,3 @@ def test_warns_if_the_peak_of_the_load_does_not_fit() -> None:
     assert short["verdict"] == "ok", "one report does not refuse a boot"
     for entries in (ranks(SPARK, SPARK), ranks(SPARK, SPARK, available=20.0, free=20.0, engine_running=True)):
         assert [text for text in make_plan(own, entries)["warnings"] if "peak" in text] == []
-
-
-def test_a_changed_utilization_of_the_inventory_counts() -> None:
-    changed = adjusted(resolve("piecewise-200k", SHIPPED), {"engine": {"args": {"gpu-memory-utilization": 0.8}}})
-    assert make_plan(changed, ranks(SPARK, SPARK))["unsafe"]

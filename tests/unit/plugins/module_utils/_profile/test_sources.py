@@ -105,19 +105,6 @@ def test_the_default_profile_needs_no_build_and_pins_what_it_downloads() -> None
     assert default["model"]["layout"] in (None, "hub")
 
 
-def test_the_successor_of_the_1m_profile_has_the_authors_later_state() -> None:
-    later = PROFILES["dspark-nvfp4-1m-0731"]
-    args = dict(arguments(compose.build_argv(later, place(0))))
-    assert "override-generation-config" not in args
-    assert args["max-cudagraph-capture-size"] == (str(int(args["max-num-seqs"][0]) * (5 + 1)),), "sequences x (draft tokens + 1)"
-    assert {"async-scheduling", "enable-chunked-prefill"} <= set(args)
-    assert later["env"]["VLLM_USE_FLASHINFER_SAMPLER"] == "1"
-    notes = " ".join(later["notes"])
-    assert all(text in notes for text in ("Patch 3", "Patch 4", "prints 5"))
-    assert later["model"]["revision"]
-    assert any("dspark-nvfp4-1m-0731" in note for note in PROFILES["dspark-nvfp4-1m-seed"]["notes"])
-
-
 WITH_CUSTOM_OPS = [name for name, profile in sorted(PROFILES.items()) if "custom_ops" in str(profile["engine"]["args"].get("compilation-config"))]
 
 
