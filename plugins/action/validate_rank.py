@@ -14,7 +14,7 @@ from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import fit, kv_estimate
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import kv_estimate, values
 from ansible_collections.gb10.cluster.plugins.plugin_utils.compose_yaml import compose_yaml
 
 
@@ -64,7 +64,7 @@ class ActionModule(ActionBase):
         # YAML cannot represent the tagged values of Ansible.
         args = json.loads(json.dumps(args))
         profile, group = args["profile"], args["group"]
-        _key, clash = fit.port_fault(profile, args["ssh_port"])
+        _key, clash = values.port_fault(profile, args["ssh_port"])
         if clash:
             raise AnsibleActionFail(f"{host}: {clash}: change it in the profile {profile['name']}.")
         pool, warnings = self._estimate(args)  # on every rank, so that no rank of a refused group writes its files

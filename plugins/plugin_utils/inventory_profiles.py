@@ -17,9 +17,10 @@ from ansible_collections.gb10.cluster.plugins.lookup.profile import Profiles, sh
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory import connection, rules
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import split_by_majority, value_of
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import fit, kv_estimate
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import kv_estimate
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import SPARK_GIB
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.mounts import writable_weights
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import group_fault, port_fault
 from ansible_collections.gb10.cluster.plugins.plugin_utils import image_folders
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_files import file_faults
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import definition, steps
@@ -152,7 +153,7 @@ class ProfileChecks:
             return
         values = self.values[host]
         port = values.get("ansible_port") or 22
-        key, text = fit.port_fault(profile, port) if not connection.port_fault(port) else ("", "")
+        key, text = port_fault(profile, port) if not connection.port_fault(port) else ("", "")
         if text:
             owner = self._setter(host, name, key) or name
             self._add_to_profile(host, name, key, f"{text}; change it in the profile {owner}")
@@ -246,7 +247,7 @@ class ProfileChecks:
 
     def _fit(self, host: str, profile: Mapping[str, Any], size: int) -> None:
         """Whether a serving group can run its profile."""
-        text = fit.group_fault(profile, size) if size > 1 else ""  # a group without a worker is a fault of its own
+        text = group_fault(profile, size) if size > 1 else ""  # a group without a worker is a fault of its own
         if text:
             flags = [each for each in _PARALLEL if each in text]
             given = [each for each in flags if each in (self.values[host].get("vllm_tp2_extra_args") or {})]

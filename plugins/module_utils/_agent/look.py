@@ -14,8 +14,7 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import api_key, config, history, info
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import Store
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.container import with_container
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog, with_container
 from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import log as container_log

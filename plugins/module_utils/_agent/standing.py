@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._gate import rejudge
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import measures
 
 
 def converges(state: Mapping[str, Any]) -> bool:
@@ -50,7 +50,7 @@ def _failed_before(
     if desired.get("options") and differences(desired["options"], options):
         return ""
     failed_a_check = any(check.get("ok") is False for check in verdict.get("checks") or [])
-    if failed_a_check and criteria and not rejudge.fault(group, verdict.get("receipt") or {}, criteria):
+    if failed_a_check and criteria and not measures.receipt_fault(group, verdict.get("receipt") or {}, criteria):
         return ""
     at = str(outcome.get("at") or (verdict.get("receipt") or {}).get("time") or desired.get("at") or "a time that is not known")
     why = str(verdict.get("msg") or outcome.get("sentence") or "").rstrip(".")
@@ -97,7 +97,7 @@ def decide(
     returned = generation > 0 and bool(desired.get("state")) and not same
     if reasons or returned:
         return answer("start", reasons=reasons)
-    would_fail = rejudge.fault(group, receipt or {}, criteria or {})
+    would_fail = measures.receipt_fault(group, receipt or {}, criteria or {})
     if would_fail:
         text = f"{group} serves release {release}, and its next boot would fail what the inventory asks for now. {would_fail} Nothing was changed."
         return answer("refuse", text)

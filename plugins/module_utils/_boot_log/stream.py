@@ -15,7 +15,7 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.boot import Boot
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import check_user_class, user_entry
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import Plan, users_classes
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import Failure, Plan, built_in_class, users_classes
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.line import KEEP, Line, cap, parse_line, records
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.plan import literals_in, plan_for
 
@@ -138,3 +138,30 @@ def parse(log: str | bytes, extra_classes: list[dict[str, Any]] | None = None) -
     reader = BootLog(extra_classes)
     reader.feed(log.encode("utf-8", "surrogateescape") if isinstance(log, str) else log)
     return reader.facts(final=True)
+
+
+def with_container(facts: dict[str, Any], container: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts of a boot log with the container's state in them: an out-of-memory kill and a SIGKILL leave no line.
+
+    facts: what `BootLog.facts` returned. container: `running` (bool), `exit_code` (int or None), `oom_killed` (bool), `name`.
+    A kill that the log does not explain becomes class `oom_killed`; one that followed a shutdown in the log does not.
+    """
+    out = dict(facts)
+    out["container"] = container
+    killed = container.get("exit_code") == 137 and not container.get("running") and facts.get("stopped") is None
+    failure = facts.get("failure")
+    if not (container.get("oom_killed") or killed) or (failure is not None and failure.get("kind") != "tail"):
+        return out
+    how = "OOMKilled" if container.get("oom_killed") else "exit code 137 (SIGKILL)"
+    served = facts.get("ready") is not None
+    out["failure"] = {
+        **Failure(built_in_class("oom_killed"), Line(None, False, "", "", (), ""), 0, {}, served, 0).facts(None),
+        "line": f"state of container {container.get('name')}: {how}",
+        "line_number": None,
+        "confirmed": bool(container.get("oom_killed")),
+        "also": [failure["class"], *failure.get("also", [])] if failure is not None else [],
+    }
+    out["suspicion"] = None
+    out["state"] = "served_then_failed" if served else "failed"
+    out["boots"] = [*facts.get("boots", [])[:-1], {k: v for k, v in out.items() if k not in ("boots", "container", "restarts", "bytes_read", "lines_read")}]
+    return out

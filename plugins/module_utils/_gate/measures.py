@@ -1,13 +1,14 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the gate measures of a pair that serves: the requests, and the checks of speed and of the engine's settings. Pure."""
+"""What the gate measures of a pair that serves: the requests, the checks of speed, and what the receipt of a boot shows. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import gate, speculation
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.gate import check, finite
 
 DECODE_PROMPT = (
@@ -61,3 +62,25 @@ def decode_checks(found: float | None, criteria: Mapping[str, Any]) -> list[dict
         wanted = f"{FAR_BELOW * published:.1f} or more (published: {published:g})"
         out.append({**check("decode speed (tokens/s)", found >= FAR_BELOW * published, wanted, found, "decode_slow"), "warning": True})
     return out
+
+
+def receipt_checks(receipt: Mapping[str, Any], criteria: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Compare the figures of a receipt with other criteria. What a boot alone shows, such as its replies, is not among the checks."""
+    ranks = [dict(rank) for rank in receipt.get("ranks") or []]
+    if not ranks:
+        return []
+    pool, measured, wanted = receipt.get("pool") or {}, receipt.get("measured") or {}, dict(criteria)
+    exact = {"kv_cache_max_concurrency": pool.get("concurrency"), "kv_cache_size_tokens": pool.get("tokens")}
+    api = {"models": receipt.get("models") or [], "metrics": [exact] if pool.get("source") == "metrics" else []}
+    drafts = measured.get("speculation") or {}
+    return [
+        *gate.model_checks(ranks, ranks[0]["facts"], api, wanted), *gate.engine_checks(ranks, ranks[0]["facts"], wanted),
+        *decode_checks(measured.get("decode_tok_s"), wanted),
+        *(speculation.checks(drafts, wanted.get("acceptance") or {}, True) if drafts else []),
+    ]  # fmt: skip
+
+
+def receipt_fault(group: str, receipt: Mapping[str, Any], criteria: Mapping[str, Any]) -> str:
+    """Return the first criterion that a receipt does not meet, as a sentence with the remedy; empty if it meets all, or if nothing tells."""
+    found = gate.first_fault(receipt_checks(receipt, criteria))
+    return gate.check_sentence(group, found) if found else ""

@@ -19,10 +19,9 @@ from typing import Any
 from ansible_collections.gb10.cluster.plugins.module_utils._common import env_file
 from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import holds_secret
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import caches, collective, models, mounts
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.fit import group_fault
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.health import health_check
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.probe import probe_words
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import PLACEHOLDERS, store_mount
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import PLACEHOLDERS, group_fault, store_mount
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import IMAGE_LABEL, RELEASE_LABEL, SERVICE, fingerprint, release_id
 
 # One rank's fabric variables replace all of these: a GID index that the fabric omits on purpose must not come from a source.

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.container import with_container
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog, parse
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog, parse, with_container
 
 API = "(APIServer pid=1) "
 WORKER = "(Worker_TP1 pid=291) "

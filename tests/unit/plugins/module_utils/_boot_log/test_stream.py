@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.container import with_container
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.line import parse_line
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog, parse
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog, parse, with_container
 from shared_samples import compared
 
 FIXTURES = Path(__file__).resolve().parents[3] / "fixtures" / "vllm_log"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import caches, compose, fit
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import caches, compose, values
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.health import health_check
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
 from public_recipes import RECIPES
@@ -368,6 +368,6 @@ def test_host_paths(name: str, model: str) -> None:
     ],
 )
 def test_a_port_that_two_use_is_named_with_both(engine: dict[str, Any], ssh: Any, key: str, text: str) -> None:
-    found = fit.port_fault(mini(engine=engine), ssh)
+    found = values.port_fault(mini(engine=engine), ssh)
     assert found[0] == key
     assert text in found[1]
