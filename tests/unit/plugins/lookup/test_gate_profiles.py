@@ -132,27 +132,3 @@ def test_every_shipped_profile_refuses_a_drafter_that_accepts_nothing(name: str)
     assert fault([0] * 5) == "drafter_dead"
     assert fault([70, 50, 30, 20, 10]) == ""
     assert (fault([84, 63, 1, 1, 0]) == "acceptance_low") is name.startswith("dspark-"), "tonyd2wild requires the positions 0 to 4"
-
-
-def without_lines(facts: Any) -> Any:
-    """Return facts without line numbers, sizes and what NCCL printed."""
-    if isinstance(facts, dict):
-        drop = ("nccl", "boots", "bytes_read", "lines_read", "lines", "line_number", "last_line", "benign")
-        return {key: without_lines(value) for key, value in facts.items() if key not in drop}
-    return [without_lines(each) for each in facts] if isinstance(facts, list) else facts
-
-
-@needs_shared
-def test_recorded_lines_of_nccl_name_the_transport_and_change_no_other_fact() -> None:
-    logs = [path.read_bytes() for path in sorted((samples() / "gpu").glob("*.log"))]
-    logs = [log for log in logs if b"NCCL INFO Using network" in log]
-    assert len(logs) == 8
-    for log in logs:
-        lines = log.splitlines(keepends=True)
-        printed = b"".join(line for line in lines if b"NCCL INFO" in line)
-        assert parse(log)["nccl"]["transport"] == "tcp"
-        assert without_lines(parse(log)) == without_lines(parse(b"".join(line for line in lines if b"NCCL INFO" not in line)))
-        assert len(printed) < 16384, "the lines of one start are few"
-        fault = transport("fp8-1m", printed)
-        assert fault is not None
-        assert fault["class"] == "transport_differs"

@@ -59,16 +59,6 @@ def test_finds_the_row_of_a_line() -> None:
     assert wrong == []
 
 
-def test_reports_the_message_of_a_validation_error() -> None:
-    """Its first line only counts the errors."""
-    failure = parse(
-        "pydantic_core._pydantic_core.ValidationError: 1 validation error for VllmConfig\n"
-        "  Value error, Total number of attention heads (4) must be divisible by tensor parallel size (8). [type=value_error]\n"
-    )["failure"]
-    assert (failure["class"], failure["line_number"]) == ("config_error", 2)
-    assert "must be divisible" in failure["remedy"]
-
-
 @pytest.mark.parametrize(
     ("name", "figure"),
     [

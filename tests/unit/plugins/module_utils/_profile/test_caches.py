@@ -110,15 +110,6 @@ def test_nccl_prints_to_a_stream_of_the_container_unless_the_owner_sets_it(over:
     assert compose.render_rank(own, place(0), {**OPTIONS, **options})["env"].get("NCCL_DEBUG_FILE") == expected
 
 
-def test_a_pair_with_the_defaults_of_every_pair_has_it_too_and_ray_has_not() -> None:
-    """Ray gives its workers log files, and NCCL would truncate them."""
-    mine = resolve("mine", {}, {"mine": LEAST})
-    assert compose.render_rank(mine, place(1))["env"]["NCCL_DEBUG_FILE"] == "/dev/stderr"
-    ray = resolve("pr41834-ray-200k", SHIPPED)
-    assert ray["env"]["NCCL_DEBUG"] == "INFO"
-    assert "NCCL_DEBUG_FILE" not in compose.render_rank(ray, place(1), OPTIONS)["env"]
-
-
 def test_the_page_of_profiles_lists_what_is_added() -> None:
     text = DOC.read_text(encoding="utf-8").partition("### What the collection adds")[2].partition("\n### ")[0]
     listed = {line.split("`")[1] for line in text.splitlines() if line.startswith("| `")}
