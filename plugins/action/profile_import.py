@@ -174,13 +174,13 @@ class ActionModule(ActionBase):
 
         def neighbour(name: str) -> dict[str, str] | None:
             path = recipe.parent / name
-            return env_values(read(path, "environment file", "Put it next to the recipe")) if path.is_file() else None
+            return env_values(read(path, "environment file", "Put it next to the recipe"))[0] if path.is_file() else None
 
         try:
             given = args["env_file"] or variables.is_file()
-            env = env_values(read(variables, "environment file", "Give its path with -e env_file=FILE")) if given else {}
+            env, notes = env_values(read(variables, "environment file", "Give its path with -e env_file=FILE")) if given else ({}, [])
             text = read(recipe, "recipe", "Give its path with -e recipe=FILE")
-            around = Around(text, recipe.resolve().parent.name, env, neighbour, mods_near(recipe))
+            around = Around(text, recipe.resolve().parent.name, env, notes, neighbour, mods_near(recipe))
             found = convert(load(recipe, text), around, args["service"])
         except RecipeError as error:
             raise AnsibleActionFail(f"{recipe}: {redact(str(error))}.") from None

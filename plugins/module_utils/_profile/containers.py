@@ -61,6 +61,7 @@ class Around:
     source: str = ""
     folder: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
+    notes: list[tuple[str, str]] = field(default_factory=list)  # of its .env
     read: Callable[[str], dict[str, str] | None] = lambda _name: None
     mod: Callable[[str], str] = lambda _name: ""
 
@@ -219,6 +220,7 @@ def _compose(data: Mapping[str, Any], around: Around, wanted: str) -> Imported:
     for key, value in around.env.items():
         if out.hides(key, value) or not re.search(rf"\$\{{?{re.escape(key)}\b", around.source):
             out.unmapped.append((f".env {key}", HIDDEN if out.hides(key, value) else "the Compose file does not use it"))
+    out.unmapped += [(f".env {name}", reason) for name, reason in around.notes]
     out.close({str(key): value for key, value in data.items() if key not in ("services", "volumes", "name")})
     return out
 
@@ -335,7 +337,7 @@ def _of_ranks(kind: str, project: str, ranks: list[_Rank], around: Around) -> Im
         out.profile["engine"]["entrypoint"] = []
     if head.shell and not head.script.exported:
         out.profile["engine"]["shell"] = head.shell
-    out.set_environment("environment", head.environment)
+    _set_environments(out, ranks)
     out.list_script(head.script)
     out.set_engine(head.words, "", image, box.get("entrypoint") is not None)
     if any(rank.ray for rank in ranks):
@@ -346,8 +348,7 @@ def _of_ranks(kind: str, project: str, ranks: list[_Rank], around: Around) -> Im
     _set_box(out, box)
     out.set_store([_volume(index, each) for index, each in enumerate(items(box.get("volumes")))])
     for other in others:
-        why = "differs from that of the first rank, which the profile has. A variable can be in head_env or worker_env, an argument is that of all ranks"
-        out.unmapped += [(f"services.{other.name}.{each}", why) for each in _differing(head, other)]
+        out.unmapped += [(f"services.{other.name}.{each}", "differs from that of the first rank, which the profile has") for each in _differing(head, other)]
     out.close({key: value for key, value in box.items() if key not in (*TAKEN, *out.profile["container"])})
     return out
 
@@ -392,15 +393,34 @@ def _rank(name: str, box: Mapping[str, Any], around: Around) -> _Rank:
     return rank
 
 
+def _set_environments(out: Imported, ranks: list[_Rank]) -> None:
+    """Take the environment of all ranks, and what only the head or only the workers have."""
+    head, *workers = (rank.environment for rank in ranks)
+    shared = {key: value for key, value in head.items() if key in ROLE_ENV or all(key in each and each[key] == value for each in workers)}
+    out.set_environment("environment", shared)
+    out.set_environment("environment", {key: value for key, value in head.items() if key not in shared}, "head_env")
+    for rank in ranks[1:]:
+        own = {key: value for key, value in rank.environment.items() if key not in shared and key not in ROLE_ENV}
+        if any(own.get(key) != workers[0].get(key) for key in own):
+            raise RecipeError(f"the environment of {rank.name} differs from that of {ranks[1].name}, and all workers of a profile have one. Make them equal")
+        out.set_environment(f"services.{rank.name}.environment", own, "worker_env")
+
+
 def _differing(head: _Rank, other: _Rank) -> list[str]:
-    """Return the fields of another rank that are not those of the head."""
+    """Return the fields of another rank that are not those of the head. Raise RecipeError for an argument that it has otherwise."""
+    for flag, value in other.args.items() if other.words else ():
+        if flag not in (*PLACEHOLDERS, "model") and value != head.args.get(flag):
+            first = text_of(head.args[flag]) if flag in head.args else "missing"
+            raise RecipeError(
+                f"--{flag} is {first} in the first and {text_of(value)} in {other.name}, and all ranks of a profile have the same arguments. Make them equal,"
+                " or choose one with -e service=NAME"
+            )
     known = [*(f"--{flag}" for flag in (*PLACEHOLDERS, "model")), "command", "entrypoint", "environment", "env_file", "container_name", "hostname"]
     known += ["profiles", "healthcheck"]
     tables = []
     for rank in (head, other):
         table = {f"--{flag}": value for flag, value in rank.args.items() if other.words} | dict(rank.box)
-        for what, values in (("environment", rank.environment), ("command: export", rank.script.exported)):
-            table |= {f"{what}.{key}": value for key, value in values.items() if key not in ROLE_ENV}
+        table |= {f"command: export.{key}": value for key, value in rank.script.exported.items() if key not in ROLE_ENV}
         tables.append(table | {f"command: {slug(words[0])}": words for words in rank.script.others if words[:2] != ["ray", "start"]})
     return [key for key in {**tables[0], **tables[1]} if key not in known and tables[0].get(key) != tables[1].get(key)]
 

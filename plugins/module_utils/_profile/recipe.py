@@ -230,7 +230,7 @@ class Imported:
         """Remember the secrets of an environment, so that no other field carries them."""
         self.secrets |= {text_of(value) for key, value in values.items() if value and holds_secret(str(key), value)}
 
-    def set_environment(self, source: str, values: Mapping[str, Any]) -> None:
+    def set_environment(self, source: str, values: Mapping[str, Any], table: str = "env") -> None:
         """Take an environment, but for secrets, for what the role decides and for what differs between the nodes."""
         for key, value in values.items():
             where, text = f"{source}.{key}", text_of(value)
@@ -241,10 +241,10 @@ class Imported:
                 self.decided.append(where)  # the gate reads the transport, which NCCL names at level INFO
             elif value is None or marks(text):
                 self.unmapped.append((where, f"{shown(text)} has no value here: set env.{key}, or head_env and worker_env if the nodes differ".lstrip()))
-            elif address:
+            elif address and table == "env":
                 self.unmapped.append((where, f"{text} is that of one node: set it in head_env and worker_env if the engine needs it"))
             else:
-                self.profile["env"][str(key)] = text
+                self.profile.setdefault(table, {})[str(key)] = text
             if key == "MASTER_PORT" and text.isdigit():
                 self.profile["engine"]["master_port"] = int(text)
 
@@ -257,6 +257,7 @@ class Imported:
                 self.decided.append(name)
             else:
                 self.unmapped.append((name, "a command next to the engine: put what the engine needs into the image"))
+        self.unmapped += [(f"command: {one_line(each)[:60]}", "a comment of the script") for each in script.comments if " --" in each]
         self.decided += [f"command: > {each}" for each in script.redirections]  # the container's log has what the engine prints
         self.unmapped += [(f"command: unset {key}", "the engine gets no such variable") for key in script.removed]
         if "PATH" in self.profile["env"]:

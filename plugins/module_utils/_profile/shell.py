@@ -118,25 +118,31 @@ def expand(text: str, values: Mapping[str, str], in_shell: bool = False) -> str:
     return out
 
 
-def env_values(text: str) -> dict[str, str]:
-    """Return the values of a .env file, as Docker Compose reads those of one line. A name without a value is that of Compose's own environment."""
+def env_values(text: str) -> tuple[dict[str, str], list[tuple[str, str]]]:
+    """Return the values of a .env file, as Docker Compose reads those of one line, and (name, reason) of what else it has."""
     values: dict[str, str] = {}
+    notes = []
     for number, line in enumerate(text.splitlines(), 1):
-        match = re.match(r"\s*(?:export\s+)?([A-Za-z_][\w.-]*)\s*(?:[=:]\s*(.*)|$)", line)
-        if line.strip() and not match and not line.lstrip().startswith("#"):
+        match = re.match(r"\s*(#\s*)?(?:export\s+)?([A-Za-z_][\w.-]*)\s*(?:[=:]\s*(.*)|$)", line)
+        if match and match[1]:
+            notes += [(f"# {match[2]}", "is commented out: the default of the recipe counts, if it has one")] if "=" in line else []
+        elif match and match[3] is None:
+            notes.append((match[2], "has no value: Compose takes it from its own environment, which is not read"))
+        elif match:
+            quoted = re.fullmatch(r"'([^']*)'\s*(?:#.*)?|\"((?:\\.|[^\"\\])*)\"\s*(?:#.*)?", match[3])
+            if not quoted and match[3][:1] in ("'", '"'):
+                raise RecipeError(f".env:{number}: the quotes of {match[2]} do not close at the end of its line. Write the value on one line")
+            plain, *comment = re.split(r"(?:^|\s+)#", match[3], maxsplit=1)
+            notes += [(f"{match[2]} # {one_line(each)[:60]}", "a comment, which is not part of the value") for each in comment if not quoted]
+            if quoted and quoted[1] is not None:
+                values[match[2]] = quoted[1]
+                continue
+            parts = re.split(r"(\\.)", quoted[2] if quoted else plain.strip())
+            texts = [part[1:].replace("n", "\n") if index % 2 else expand(part, values, in_shell=True) for index, part in enumerate(parts)]
+            values[match[2]] = "".join(texts)
+        elif line.strip() and not line.lstrip().startswith("#"):
             raise RecipeError(f".env:{number}: the line is not NAME=value, expected one variable in each line. Correct the line")
-        if not match or match[2] is None:
-            continue
-        quoted = re.fullmatch(r"'([^']*)'\s*(?:#.*)?|\"((?:\\.|[^\"\\])*)\"\s*(?:#.*)?", match[2])
-        if not quoted and match[2][:1] in ("'", '"'):
-            raise RecipeError(f".env:{number}: the quotes of {match[1]} do not close at the end of its line. Write the value on one line")
-        if quoted and quoted[1] is not None:
-            values[match[1]] = quoted[1]
-            continue
-        parts = re.split(r"(\\.)", quoted[2] if quoted else re.split(r"(?:^|\s+)#", match[2], maxsplit=1)[0].strip())
-        texts = [part[1:].replace("n", "\n") if index % 2 else expand(part, values, in_shell=True) for index, part in enumerate(parts)]
-        values[match[1]] = "".join(texts)
-    return values
+    return values, notes
 
 
 @dataclass
@@ -150,6 +156,7 @@ class Script:
     exported: dict[str, str] = field(default_factory=dict)
     removed: list[str] = field(default_factory=list)
     others: list[list[str]] = field(default_factory=list)
+    comments: list[str] = field(default_factory=list)
     redirections: list[str] = field(default_factory=list)  # the files
     text: str = ""
     _words: list[str] = field(default_factory=list)
@@ -190,13 +197,15 @@ class Script:
                 self._word = None if self._word in ("1", "2") else self._word
                 self._end_word()
                 self._drops = True
+            elif kind == "comment":
+                self.comments.append(text)
             elif kind == "refused":
                 self.refuse(f"{_construct(self.text, at)} ({text})", at)
             elif kind == "open":
                 self.refuse("a variable that does not close, or more than three in each other (${)", at)
             elif kind == "variable":
                 self._unquoted(self._value(text, at))
-            elif kind != "comment":
+            else:
                 self._word = (self._word or "") + (self._double(text, at) if kind == "double" else text)
         self._end_command("")
         return self

@@ -25,7 +25,7 @@ IMAGE = "    image: ghcr.io/o/vllm:1\n"
 
 
 def made(text: str, env: str = "", service: str = "", **around: Any) -> Imported:
-    return convert(load(Path("recipe.yaml"), text), Around(text, "folder", env_values(env), **around), service)
+    return convert(load(Path("recipe.yaml"), text), Around(text, "folder", *env_values(env), **around), service)
 
 
 def imported(name: str) -> Imported:
@@ -158,10 +158,12 @@ def test_ranks_of_a_compose_file_become_one_profile() -> None:
     )
     found = made(text)
     profile, listed = found.profile, {name for name in reasons(found) if name.startswith("services.")}
-    assert (profile["env"]["A"], profile["env"]["B"], profile["ranks"], profile["engine"]["api"]) == ("1", "h", {"min": 2}, {"port": 8001})
-    assert listed == {"services.worker.environment.B", "services.worker.environment.ONLY", "services.worker.restart"}
-    script = text.replace(f"command: {command} 1 --headless", f"command: bash -c 'export W=1; pip x; {command} 1 --headless --seed 2'")
-    assert {f"services.worker.{each}" for each in ("command: export.W", "command: pip", "--seed")} <= set(reasons(made(script)))
+    assert (profile["env"]["A"], profile["head_env"], profile["worker_env"], profile["ranks"]) == ("1", {"B": "h", "ONLY": "h"}, {"B": "w"}, {"min": 2})
+    assert (profile["engine"]["api"], listed) == ({"port": 8001}, {"services.worker.restart"})
+    with pytest.raises(RecipeError, match="--seed is 1 in the first and 2 in worker, and all ranks of a profile have the same arguments"):
+        made(text.replace("--port 8001", "--seed 1").replace("--headless", "--headless --seed 2"))
+    script = text.replace(f"command: {command} 1 --headless", f"command: bash -c 'export W=1; pip x; {command} 1 --headless'")
+    assert {"services.worker.command: export.W", "services.worker.command: pip"} <= set(reasons(made(script)))
     ray = "services:\n  a: {image: o/vllm, command: bash -c 'ray start --head && vllm serve o/m -tp 2'}\n  b: {image: o/vllm, command: ray start --address=a}"
     assert made(ray).profile["engine"]["executor"] == "ray"
 

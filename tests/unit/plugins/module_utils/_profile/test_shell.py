@@ -47,8 +47,9 @@ def test_refuses_variables_that_cannot_be_read(text: str, error: str) -> None:
 
 def test_reads_a_env_file_as_compose_does() -> None:
     text = '# a comment\nA=1 # inline\nB="x # y" # c\nC=\'$A\'\nD=${A}x\nexport E="a\\nb$A\\$A"\nF=\nG: yaml\nH\nI=a#b\nK = v\nL=#all\n'
-    values = s.env_values(text + "#OFF=1\n")
+    values, notes = s.env_values(text + "#OFF=1\n")
     assert values == {"A": "1", "B": "x # y", "C": "$A", "D": "1x", "E": "a\nb1$A", "F": "", "G": "yaml", "I": "a#b", "K": "v", "L": ""}
+    assert [name for name, _reason in notes] == ["A # inline", "H", "L # all", "# OFF"]
 
 
 @pytest.mark.parametrize(("text", "error"), [("A=1\n- x\n", r"\.env:2: the line is not NAME=value"), ("A='x\n", r"\.env:1: the quotes of A")])
