@@ -15,9 +15,26 @@ from ansible.errors import AnsibleActionFail
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
-from ansible_collections.gb10.cluster.plugins.plugin_utils import lock_file
 
+NAME = ".gb10.lock.yml"
 HEAD = "# Written by gb10.cluster. Keep it under version control. To accept another image or model, delete its entry, or run with -e gb10_lock_update=true.\n"
+
+
+def lock_file(given: object, folder: object) -> str:
+    """Return the path of the lock file: the one that is given (``gb10_lock_file``), or that of an inventory's folder."""
+    return os.path.abspath(os.path.expanduser(str(given or os.path.join(str(folder), NAME))))
+
+
+def entries_of(path: str) -> dict[str, dict[str, dict[str, str]]]:
+    """Return the entries of a lock file by kind and name. Raises AnsibleActionFail."""
+    try:
+        with open(path, encoding="utf-8") as handle:
+            found = yaml.safe_load(handle) or {}
+        return {str(kind): {str(name): dict(entry) for name, entry in (entries or {}).items() if entry} for kind, entries in found.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, yaml.YAMLError, ValueError, TypeError, AttributeError) as error:
+        raise AnsibleActionFail(f"The lock file {path} cannot be read ({error}). Nothing was stopped. Correct or delete it.") from error
 
 
 def difference(entry: Mapping[str, Any], found: Mapping[str, Any]) -> str:
@@ -51,7 +68,7 @@ class ActionModule(ActionBase):
         variables = task_vars or {}
         given = {key: self._templar.template(variables.get(key)) for key in ("gb10_lock_file", "gb10_lock_update", "inventory_dir")}
         inventory = given["inventory_dir"] if os.path.isdir(given["inventory_dir"] or "") else "."  # -i host, has none, which Ansible writes as "None"
-        path = lock_file.path_of(given["gb10_lock_file"], inventory)
+        path = lock_file(given["gb10_lock_file"], inventory)
         update = boolean(given["gb10_lock_update"] or False, strict=False)
         try:
             folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
@@ -69,7 +86,7 @@ class ActionModule(ActionBase):
     def compare(self, path: str, options: Mapping[str, Any], update: bool) -> dict[str, Any]:
         """Return the result for one entry. Raises AnsibleActionFail, OSError."""
         kind, name, found = options["kind"], options["name"], options["found"]
-        entries = lock_file.read(path)
+        entries = entries_of(path)
         entry = entries.get(kind, {}).get(name)
         if not found:
             if entry:

@@ -9,15 +9,18 @@ constructed: no tag is resolved, nothing is decrypted and no value is kept.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 from ansible import constants
 from ansible_collections.gb10.cluster.plugins.module_utils._common import redact
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory import names
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import EXTRA, Located, short
 from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader
 
@@ -26,6 +29,8 @@ _TAGS = ("!", "!vault", "!vault-encrypted", "!unsafe")
 _YAML = (".yml", ".yaml", ".json")
 _FOLDERS = ("group_vars", "host_vars")
 _NULL = "tag:yaml.org,2002:null"
+# Follows the checkout's links, and works from an installed collection as well.
+ROLES_DIR = Path(__file__).resolve().parents[2] / "roles"
 # (line, key, sentence)
 Found = tuple[int, str, str]
 
@@ -166,3 +171,16 @@ def _json_fault(option: str) -> str:
     except yaml.YAMLError:
         valid = False
     return "" if valid else 'the text after -e is not a mapping in JSON or YAML; write -e \'{"name": "value"}\''
+
+
+def _load(path: Path) -> Any:
+    with contextlib.suppress(FileNotFoundError, yaml.YAMLError):  # a tag such as !unsafe
+        return yaml.load(path.read_text(encoding="utf-8"), Loader=SafeLoader)  # noqa: S506  see above
+    return None
+
+
+@cache
+def load_specs() -> dict[str, dict[str, dict[str, Any]]]:
+    """Return role name to its options, for every role of the collection."""
+    specs = sorted(ROLES_DIR.glob("*/meta/argument_specs.yml"))
+    return {path.parts[-3]: names.role_options(_load(path) or {}, _load(path.parents[1] / "defaults" / "main.yml") or {}) for path in specs}

@@ -13,10 +13,11 @@ from typing import Any
 from ansible import context as cli_context
 from ansible.errors import AnsibleError
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory import check, combinations, connection, names, rules
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory import check, connection, names, rules
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.groups import serving_groups
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import CLUSTER_SPEC, PLAYBOOK_SPEC, ROOT_GROUP, Fault, Place
-from ansible_collections.gb10.cluster.plugins.plugin_utils import inventory_files, inventory_run, inventory_watch, role_files
+from ansible_collections.gb10.cluster.plugins.module_utils._watch.settings import DEFAULTS, SettingsError, merged
+from ansible_collections.gb10.cluster.plugins.plugin_utils import inventory_files, inventory_run
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import EXTRA, Located, Places, first_line, origin_of
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_profiles import FLAGS, ProfileChecks
 
@@ -58,7 +59,7 @@ class Survey:
         ]
         playbooks = [os.path.dirname(os.path.abspath(each)) for each in cli_context.CLIARGS.get("args") or () if os.path.exists(str(each))]
         self.folders = [*playbooks, str(task_vars.get("playbook_dir") or ".")]
-        roles = role_files.load_specs()
+        roles = inventory_files.load_specs()
         self.specs: dict[str, Mapping[str, Any]] = {**CLUSTER_SPEC, **{name: spec for options in roles.values() for name, spec in options.items()}}
         self.short = names.short_names(self.specs)
         self.prefixes = {"gb10_": "the cluster", **{f"{role}_": f"the role {role}" for role in roles}}  # the first one wins in a hint
@@ -211,7 +212,7 @@ class Survey:
             for below, text in rules.faults(name, value, self.specs[name]) if name in self.specs else ():
                 self._add("host", host, name, text, below)
         wrong = {fault.place.key for fault in self.found[before:]}
-        for name, text in combinations.faults(values):
+        for name, text in check.combination_faults(values):
             if name not in wrong and name in values:
                 self._add("host", host, name, text)
         given = values.get("vllm_tp2_failure_classes")
@@ -224,7 +225,7 @@ class Survey:
                 if text:
                     self._add("host", host, "vllm_tp2_failure_classes", text.replace(" in extra_classes", ""), (number,))
         watch = values.get("vllm_tp2_watch")
-        for key, text in inventory_watch.faults(watch) if isinstance(watch, Mapping) and "vllm_tp2_watch" not in wrong else ():
+        for key, text in watch_faults(watch) if isinstance(watch, Mapping) and "vllm_tp2_watch" not in wrong else ():
             self._add("host", host, "vllm_tp2_watch", text, (key,))
 
     def _check_extra(self) -> None:
@@ -252,3 +253,22 @@ class Survey:
                 f"(--limit {name}), or skip the stages that need all its hosts (--skip-tags {','.join(self.group_stages)})"
             )
             self._add("run", "the command line", "--limit", text)
+
+
+def watch_faults(value: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return (key, sentence) of numbers of vllm_tp2_watch that the agent refuses, and a webhook to which it cannot send. The URL can contain a secret."""
+    found: list[tuple[str, str]] = []
+    webhook = value.get("webhook")
+    if webhook and not re.fullmatch(r"https?://[^\s/]+(?:/\S*)?", str(webhook)):
+        found.append(("webhook", "webhook is not a URL that begins with http:// or https:// and has a host, such as https://hooks.example.org/pair1"))
+    textfile = str(value.get("textfile") or "")
+    if textfile and (not textfile.startswith("/") or textfile.endswith(".prom")):
+        found.append(("textfile", f"textfile is {textfile!r}, expected the folder of node_exporter's collector, such as /var/lib/prometheus/node-exporter"))
+    numbers = {key: float(each) for key, each in value.items() if each is not None and isinstance(DEFAULTS.get(key), (int, float)) and key != "enabled"}
+    try:
+        merged(numbers)
+    except SettingsError as error:
+        text = str(error).rstrip(".")
+        key = text.partition(" ")[0]
+        found.append((key if key in numbers else "", text))
+    return found

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean, nearest
@@ -21,6 +21,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._inventory.fabric imp
 )
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.groups import group_names_of, management_address, ranked, serving_groups
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.names import name_fault
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.value_types import TRUE
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import ROOT_GROUP, Fault, Place, is_list, split_by_majority, value_of
 
 # RFC 5737: addresses for documentation.
@@ -197,3 +198,18 @@ def _check_management_inside(root: Sequence[str], hosts: Hosts, networks: Mappin
                 text = f"the fabric network {rail} contains {address}, the management address of {inside[0]}. Use a network that nothing else uses"
                 found.setdefault(rail, Fault(Place("group", name, CIDRS, (index,)), text))
     return list(found.values())
+
+
+def combination_faults(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield (variable, sentence) of values of a host that are valid alone and not together. Those of a wrong type are reported by the rules."""
+    own, environment = values.get("vllm_tp2_api_key"), values.get("vllm_tp2_secret_env")
+    other = environment.get("VLLM_API_KEY") if isinstance(environment, Mapping) else None
+    if own and other and str(own) != str(other):
+        yield "vllm_tp2_api_key", "is not the key that vllm_tp2_secret_env has as VLLM_API_KEY; remove one of them"
+    if str(values.get("vllm_tp2_api_open") or "no").lower() in TRUE and (own or other):
+        where = "vllm_tp2_api_key" if own else "VLLM_API_KEY in vllm_tp2_secret_env"
+        yield "vllm_tp2_api_open", f"is true, and {where} sets a key; remove one of them"
+    given, cidrs = values.get("roce_interfaces"), value_of(values, "gb10_fabric_cidrs")
+    if is_list(given) and is_list(cidrs) and len(given or ()) not in (0, len(cidrs)):
+        text = f"has {len(given or ())} interfaces, expected {len(cidrs)}: one for each network in gb10_fabric_cidrs, or none to find them"
+        yield "roce_interfaces", text

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory import names, rules
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import CLUSTER_SPEC, PLAYBOOK_SPEC
-from ansible_collections.gb10.cluster.plugins.plugin_utils.role_files import load_specs
+from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_files import load_specs
 from playbook import REPO
 
 SPECS: dict[str, Any] = {**CLUSTER_SPEC, **PLAYBOOK_SPEC, **{name: spec for options in load_specs().values() for name, spec in options.items()}}
