@@ -51,7 +51,8 @@ def restore_script(files: Mapping[str, str | None], rails: Sequence[Interface], 
 
     `files`: {absolute path: name of its copy, None if the file did not exist}; `protected`: interfaces of the management path, which get back what they lost.
     """
-    out = ["#!/bin/sh", f"cd {PENDING} || exit 0  # it was confirmed", f"exec >{STATE_DIR}/restore.log 2>&1", "set -x", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", ROUTES]
+    out = ["#!/bin/sh", f"cd {PENDING} || exit 0  # it was confirmed", f"exec >{STATE_DIR}/restore.log 2>&1", "set -x", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
+    out += [ROUTES]
     out += [f"rm -f {quote(path)}" if copy is None else f"cp -a {copy} {quote(path)}" for path, copy in sorted(files.items())]
     out += [
         "systemctl is-active --quiet systemd-networkd.service && timeout 60 networkctl reload",
