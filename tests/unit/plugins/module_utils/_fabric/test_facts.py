@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._fabric import facts,
 from shared_samples import needs_shared, samples
 from unit.fixtures.roce.tree import (
     ADDRESSES,
-    ALL_FOUR,
     HCA0,
     PAIR,
     RAIL0,
@@ -21,8 +19,6 @@ from unit.fixtures.roce.tree import (
     V2,
     Tree,
     from_pair,
-    from_rdma_link,
-    from_show_gids,
     gid,
     ids,
     link_local,
@@ -67,47 +63,6 @@ def test_pair_a_is_resolved_on_both_nodes(tmp_path: Path, node: str, last: str, 
     assert recorded["speed_mbps"] == 200000
 
 
-def tree_of_gb10_1(root: Path, link: str = "gb10-1.rdma-link.txt") -> Tree:
-    """gb10-1: rdma link in its text form, show_gids, 192.168.100.10 and .14 on the twins."""
-    tree = spark(root, {"enp1s0f0np0": ["192.168.100.10/24"], "enP2p1s0f0np0": ["192.168.100.14/24"]}, mtu=1500)
-    for _netdev, hca, _pci, _phys in SPARK:
-        for kind in ("gids", "gid_attrs/types", "gid_attrs/ndevs"):
-            for entry in sorted((root / f"sys/class/infiniband/{hca}/ports/1/{kind}").iterdir()):
-                entry.rmdir() if entry.is_dir() else entry.unlink()
-    from_show_gids(tree, (samples() / "gb10-1.show_gids.txt").read_text())
-    from_rdma_link(tree, (samples() / link).read_text())
-    tree.write()
-    return tree
-
-
-@needs_shared
-def test_both_rails_in_one_subnet_are_named_and_still_resolved(tmp_path: Path) -> None:
-    tree_of_gb10_1(tmp_path)
-    result = run(tmp_path)
-    assert [(r["ipv4"], r["gid_index"]) for r in result["rails"]] == [("192.168.100.10", 3), ("192.168.100.14", 3)]
-    assert ids(result) == ["mtu_small", "mtu_small", "one_subnet_for_both_rails"]
-    assert result["env"]["NCCL_IB_GID_INDEX"] == "3"
-    message = next(p["message"] for p in result["problems"] if p["id"] == "one_subnet_for_both_rails")
-    assert "enp1s0f0np0 (192.168.100.10/24)" in message
-    assert "enP2p1s0f0np0 (192.168.100.14/24)" in message
-
-
-@needs_shared
-def test_two_cables_with_one_addressed(tmp_path: Path) -> None:
-    tree = spark(tmp_path, PAIR, up=ALL_FOUR)
-    from_rdma_link(tree, (samples() / "rdma-link.two-cables.txt").read_text())
-    assert len(tree.rdma) == 4
-    tree.write()
-    result = run(tmp_path)
-    assert [r["netdev"] for r in result["rails"]] == ["enp1s0f0np0", "enP2p1s0f0np0", "enp1s0f1np1", "enP2p1s0f1np1"]
-    assert result["env"]["NCCL_IB_HCA"] == BOTH
-    # with the wanted networks, the second cable is neither a rail nor a problem
-    wanted = run(tmp_path, cidrs=CIDRS)
-    assert [r["netdev"] for r in wanted["rails"]] == ["enp1s0f0np0", "enP2p1s0f0np0"]
-    assert wanted["problems"] == []
-    assert wanted["env"]["NCCL_IB_GID_INDEX"] == "3"
-
-
 @needs_shared
 def test_gid_dump_of_a_real_card_skips_the_zero_entry(tmp_path: Path) -> None:
     gids: dict[str, dict[int, tuple[str, str]]] = {}
@@ -118,40 +73,6 @@ def test_gid_dump_of_a_real_card_skips_the_zero_entry(tmp_path: Path) -> None:
     result = run(spark(tmp_path, PAIR, gids=gids).write())
     assert [r["gid_index"] for r in result["rails"]] == [3, 3]
     assert [g["index"] for g in by_name(result)["enp1s0f0np0"]["gids"]] == [0, 1, 2, 3]
-
-
-@needs_shared
-def test_mtu_1500_of_a_real_node(tmp_path: Path) -> None:
-    text = (samples() / "ip-addr.mtu1500-noprefixroute.txt").read_text()
-    addresses, mtu = re.findall(r"inet6? (\S+)", text), int(re.findall(r" mtu (\d+)", text)[0])
-    tree = spark(tmp_path, {RAIL0: addresses}, up=(RAIL0,), mtu=mtu, gids={RAIL0: v4_gids("192.168.100.10")})
-    rail = by_name(run(tree.write()))["enp1s0f0np0"]
-    assert (rail["ipv4"], rail["prefix"], rail["mtu"], rail["active_mtu"], rail["gid_index"]) == ("192.168.100.10", 24, 1500, 1024, 3)
-
-
-@needs_shared
-def test_twins_share_a_cage_by_phys_port_name(tmp_path: Path) -> None:
-    tree = Tree(tmp_path)
-    for line in (samples() / "phys_port_name.daqiri.txt").read_text().splitlines():
-        netdev, port, pci, _hash, hca = line.split()
-        tree.netdev(netdev, phys=port.split("=")[1], pci=pci.split("=")[1], vendor="0x15b3")
-        tree.hca(hca, netdev)
-    result = run(tree.write())
-    assert result["twins"] == {"0": ["enp1s0f0np0", "enP2p1s0f0np0"], "1": ["enp1s0f1np1"]}
-    assert [p["hca"] for p in result["ports"]] == ["mlx5_0", "mlx5_2", "mlx5_1"]
-
-
-@needs_shared
-def test_sysfs_port_attributes_of_a_real_card(tmp_path: Path) -> None:
-    tree = spark(tmp_path, PAIR)
-    commands = (samples() / "sysfs-infiniband-port.txt").read_text().splitlines()
-    at = "sys/class/infiniband/rocep1s0f0/ports/1"
-    for command, value in zip(commands, commands[1:]):
-        if f"/{at}/" in command:
-            tree.file(f"{at}/{command.rsplit('/', 1)[-1]}", value + "\n")
-    (tmp_path / "sys/class/net/enp1s0f0np0/speed").unlink()
-    rail = by_name(run(tree.write(rdma=False)))["enp1s0f0np0"]
-    assert (rail["state"], rail["speed_mbps"]) == ("ACTIVE", 200000)
 
 
 # --- cases -----------------------------------------------------------------------------------------------------------------------
