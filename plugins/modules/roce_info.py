@@ -225,7 +225,7 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import find_ssh_connection, read_node
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.facts import DesiredState, gather, sentence_of
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan_files import foreign_config
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import foreign_config
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent import client,
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import capture_of, find_ssh_connection
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan_files import foreign_config
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import foreign_config
 from ansible_collections.gb10.cluster.plugins.module_utils._host.command import run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, no_commands
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight import facts, parse
