@@ -223,9 +223,9 @@ problems:
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import find_ssh_connection, read_node, read_tree
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import find_ssh_connection, read_node
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.facts import DesiredState, gather, sentence_of
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan_files import foreign_config
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import foreign_config
 
 
 def main() -> None:
@@ -246,9 +246,8 @@ def main() -> None:
     params = module.params
     if not Path(params["root"]).is_dir():
         module.fail_json(msg=f"root is {params['root']}, which is not a folder on this machine; give the folder that holds sys/ and cmd/.")
-    live = params["root"] == "/"
-    capture = read_node(module) if live else read_tree(params["root"])
-    session = params["ssh_connection"] or (find_ssh_connection() if live else capture.commands.get("ssh-connection"))
+    capture = read_node(module, params["root"])
+    session = params["ssh_connection"] or find_ssh_connection(capture)
     desired = DesiredState(params["fabric_addresses"], params["fabric_cidrs"], params["interfaces"], params["mtu"], params["min_speed_mbps"])
     result = gather(capture, desired, session, foreign_config(capture))
     bad = [sentence_of(problem, result["rails"]) for problem in result["problems"] if problem["id"] in params["fail_on"]]

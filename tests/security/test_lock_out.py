@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import netplan
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import RailConfig
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan_files import Device, read_files
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import Device, RailConfig, read_files
 
 RAIL = "enp1s0f0np0"
 RAILS = [RailConfig(RAIL, "192.168.100.10/24", 9000)]

@@ -11,8 +11,7 @@ import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import info
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import netplan
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import RailConfig
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan_files import Device, read_files
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import Device, RailConfig, read_files
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
 
 REPO = Path(__file__).resolve().parents[2]

@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import FABRIC
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import read_tree, run_commands
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import capture_of
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.facts import DesiredState, gather, sentence_of
 from ansible_collections.gb10.cluster.plugins.module_utils._host.command import Run
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import SERVICE
@@ -25,13 +25,7 @@ def resolve(wanted: Mapping[str, Any], run: Run, root: str = "/") -> tuple[dict[
 
     `wanted` is `fabric` of a release's manifest: `addresses` of the rails, `interfaces` if the user names them, and `skip`, variables that the user sets.
     """
-    capture = read_tree(root)
-    if root == "/":
-
-        def command(argv: Sequence[str]) -> tuple[int, str, str]:
-            return run(list(argv), SECONDS)
-
-        run_commands(capture, command, shutil.which)
+    capture = capture_of(root, lambda argv: run(argv, SECONDS), shutil.which)
     facts = gather(capture, DesiredState(list(wanted.get("addresses") or []), [], list(wanted.get("interfaces") or []), 9000, 200000))
     problem = " ".join(sentence_of(each, facts["rails"]) for each in facts["problems"] if each["id"] in FATAL)
     skip = set(wanted.get("skip") or [])

@@ -16,8 +16,8 @@ from typing import Any
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, config, sshd
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric import capture as roce_capture
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan_files import foreign_config
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import capture_of, find_ssh_connection
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import foreign_config
 from ansible_collections.gb10.cluster.plugins.module_utils._host.command import run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, no_commands
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight import facts, parse
@@ -31,12 +31,9 @@ PEERS_SECONDS = 20.0  # more than the agent gives its workers
 
 def read(options: Mapping[str, Any], find: Callable[[str], str | None], root: str = "/") -> Record:
     """Return what the module preflight_info documents. `options` are its own, `find` returns the path of a program."""
-    capture, live = roce_capture.read_tree(root), root == "/"
-    if live:
-        roce_capture.run_commands(capture, run_command, find)
-    ssh = roce_capture.find_ssh_connection() if live else capture.commands.get("ssh-connection")
-    node = Node(root, facts.live_runner(find) if live else no_commands)
-    found = {**facts.gather(node, capture, ssh, foreign_config(capture), options), "agent": gather(node)}
+    capture = capture_of(root, run_command, find)
+    node = Node(root, facts.live_runner(find) if root == "/" else no_commands)
+    found = {**facts.gather(node, capture, find_ssh_connection(capture), foreign_config(capture), options), "agent": gather(node)}
     return {**found, "reboot_reasons": parse.reboot_reasons(found)}
 
 

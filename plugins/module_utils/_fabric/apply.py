@@ -22,12 +22,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric import netplan, netplan_files, restore
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric import netplan, restore
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import CONFIG_PREFIXES
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.facts import gather
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.live import Live, RefusedError
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import Plan, RailConfig
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan_files import ConfigFile, Device, config_texts
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import ConfigFile, Device, Plan, RailConfig, config_texts
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import DesiredState, desired_rails
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.restore import PendingChange
 from ansible_collections.gb10.cluster.plugins.module_utils._host.changes import Changes
@@ -70,7 +69,7 @@ class Change:
         self.pending = PendingChange(self.live)
         self.changes = Changes()
         self.notes = self.live.notes
-        self.own, self.drop_in = "/" + netplan_files.OWN_PATH, "/" + netplan.SYSCTL_PATH
+        self.own, self.drop_in = "/" + netplan.OWN_PATH, "/" + netplan.SYSCTL_PATH
 
     # present
 
@@ -124,7 +123,7 @@ class Change:
         if hidden:
             raise RefusedError(f"Could not read {', '.join(hidden)}; run as root (become: true).")
         devices = [Device(name, port.mac, port.driver) for name in (*names, *others) for port in [node.port(name)]]
-        read = netplan_files.read_files(config_texts(live.capture), devices[: len(names)], devices[len(names) :])
+        read = netplan.read_files(config_texts(live.capture), devices[: len(names)], devices[len(names) :])
         plan = netplan.plan(rails, read, self.module.params["foreign"], self._renderer(read))
         if plan.refusals:
             raise RefusedError(" ".join(plan.refusals))
@@ -143,7 +142,7 @@ class Change:
         """Return the renderer of the rails."""
         if self.module.params["renderer"] != "auto":
             return str(self.module.params["renderer"])
-        chosen = netplan_files.default_renderer(read)
+        chosen = netplan.default_renderer(read)
         if chosen in netplan.RENDERERS:
             return str(chosen)
         return "NetworkManager" if self.live.active("NetworkManager") else "networkd"
@@ -173,7 +172,7 @@ class Change:
         """Write the files and set the rails. If netplan files change, the timer that restores the state runs before."""
         live, names = self.live, work.names
         linked = {name for name in names if live.node.port(name).linked}
-        given = live.configured_addresses({netplan_files.OWN_PATH: work.before})
+        given = live.configured_addresses({netplan.OWN_PATH: work.before})
         backups = {f"/{path}": f"{restore.BACKUP_DIR}/{path.replace('/', '_')}" for path in work.plan.moves}
         touched = sorted({*names, *(name for name, _address in given)})
         if work.files_change:
@@ -257,7 +256,7 @@ class Change:
             live.refuse_in_use(rails)
         if self.module.check_mode:
             return
-        given = live.configured_addresses(running if before is None else {netplan_files.OWN_PATH: before})
+        given = live.configured_addresses(running if before is None else {netplan.OWN_PATH: before})
         if netplan_change:
             files = {self.own, self.drop_in, restore.BASELINE, *back, *back.values(), *running, *generated}
             self.pending.arm(sorted(files), rails, f"remove {self.own}")
@@ -309,11 +308,11 @@ class Change:
         files = {
             path: content
             for path, content in live.capture.files.items()
-            if path.startswith(("lib/netplan/", "etc/netplan/")) and path not in moves and path != netplan_files.OWN_PATH
+            if path.startswith(("lib/netplan/", "etc/netplan/")) and path not in moves and path != netplan.OWN_PATH
         }
         files.update({path.lstrip("/"): live.text(backup) or "" for path, backup in back.items() if path.startswith("/etc/netplan/")})
         if text is not None:
-            files[netplan_files.OWN_PATH] = text
+            files[netplan.OWN_PATH] = text
         with tempfile.TemporaryDirectory(prefix="gb10-netplan-") as root:
             for path, content in files.items():
                 live.write(f"{root}/{path}", content, 0o600)

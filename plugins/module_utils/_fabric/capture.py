@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Callable
 
@@ -40,135 +39,106 @@ _REQUIRED = (
 _FOLDERS = ("sys/class/net", "sys/class/infiniband")
 
 
-@dataclass
 class Capture:
-    """State of one node: file texts, folder listings, command output, and what could not be read (path -> reason)."""
+    """State of one node: file texts, folder listings, command output, and what could not be read (path -> reason).
 
-    files: dict[str, str] = field(default_factory=dict)
-    dirs: dict[str, list[str]] = field(default_factory=dict)
-    commands: dict[str, str] = field(default_factory=dict)
-    unreadable: dict[str, str] = field(default_factory=dict)
+    `root` is `/` for the live node, or a captured tree, whose cmd/ has the output of commands. A link that leads out of the root is not followed.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.root = os.path.realpath(root)
+        self.files: dict[str, str] = {}
+        self.commands: dict[str, str] = {}
+        self.unreadable: dict[str, str] = {}
+        self.dirs = {name: [path.rpartition("/")[2] for path in self._find(f"{name}/*")] for name in _FOLDERS if self._find(name)}
+        for patterns, required in ((_OPTIONAL, False), (_REQUIRED, True)):
+            for path in [path for pattern in patterns for path in self._find(pattern)]:
+                self._read(path, required)
+        self._read_gids()
+        self._read_hotplug()
+        for path in self._find("cmd/*") if root != "/" else ():
+            text = self._read(path, required=True)
+            if text is not None:
+                self.commands[re.sub(r"\.(?:json|txt|out)$", "", path[len("cmd/") :])] = text
 
     def text(self, path: str) -> str | None:
         """Return the stripped text of a file, None if it is missing, unreadable or empty."""
         return self.files.get(path, "").strip("\x00 \t\r\n") or None
 
-
-class TreeReader:
-    """Read files below a root; `/` is the live node. A link that leads out of the root is not followed."""
-
-    def __init__(self, root: str) -> None:
-        self._real_root = os.path.realpath(root)
-        self.root = Path(self._real_root)
-
-    def find(self, pattern: str) -> list[str]:
+    def _find(self, pattern: str) -> list[str]:
         """Return the relative paths that match a pattern, sorted."""
-        prefix = len(os.path.join(self._real_root, ""))
-        return sorted(str(path)[prefix:] for path in self.root.glob(pattern))
+        return sorted(str(path)[len(os.path.join(self.root, "")) :] for path in Path(self.root).glob(pattern))
 
-    def read(self, relative: str) -> tuple[str | None, str | None]:
-        """Return (text, error); both are None if there is no such file. Bytes that are not UTF-8 are replaced."""
-        real = os.path.realpath(os.path.join(self._real_root, relative))
-        if os.path.commonpath([real, self._real_root]) != self._real_root:
-            return None, None
+    def _read(self, path: str, required: bool = False) -> str | None:
+        """Keep the text of a file, or why it cannot be read if it is required. Bytes that are not UTF-8 are replaced."""
+        real = os.path.realpath(os.path.join(self.root, path))
+        if os.path.commonpath([real, self.root]) != self.root:
+            return None
         try:
             if not os.path.isfile(real) and os.path.exists(real):
-                return None, "not a regular file"  # opening a pipe would block
+                raise OSError(0, "not a regular file")  # opening a pipe would block
             with open(real, "rb") as handle:
-                return handle.read(MAX_BYTES).decode("utf-8", "replace"), None
+                self.files[path] = handle.read(MAX_BYTES).decode("utf-8", "replace")
         except FileNotFoundError:
-            return None, None
+            return None
         except OSError as exc:
-            return None, exc.strerror or str(exc)
+            self.unreadable.update({path: exc.strerror or str(exc)} if required else {})
+        return self.files.get(path)
+
+    def _read_gids(self) -> None:
+        """Read the GID tables. Type and network device of an unused (zero) entry are not read: the kernel answers EINVAL."""
+        for path in self._find("sys/class/infiniband/*/ports/*/gids/*"):
+            table, _slash, index = path.rpartition("/gids/")
+            if (self._read(path) or "").strip("0: \t\r\n\x00"):
+                self.dirs.setdefault(f"{table}/gids", []).append(index)
+                for kind in ("types", "ndevs"):
+                    self._read(f"{table}/gid_attrs/{kind}/{index}")
+
+    def _read_hotplug(self) -> None:
+        """Read the hot-plug controller of the ConnectX-7 (newer kernels: pcie_hotplug; older: cx7_dbg)."""
+        for path in self._find("sys/devices/platform/MTKP0001:*/*"):
+            self.dirs["hotplug"] = []
+            for item in self._find(f"{path}/*") if path.endswith(("/pcie_hotplug", "/cx7_dbg")) else ():
+                text = self._read(item)
+                if text is not None:
+                    self.files["hotplug/" + "/".join(item.split("/")[-2:])] = text
 
 
-def _read(capture: Capture, reader: TreeReader, path: str, required: bool = False) -> str | None:
-    text, error = reader.read(path)
-    if text is not None:
-        capture.files[path] = text
-    elif error is not None and required:
-        capture.unreadable[path] = error
-    return text
-
-
-def _read_gids(capture: Capture, reader: TreeReader) -> None:
-    """Read the GID tables. Type and network device of an unused (zero) entry are not read: the kernel answers EINVAL."""
-    for path in reader.find("sys/class/infiniband/*/ports/*/gids/*"):
-        table, _slash, index = path.rpartition("/gids/")
-        gid = _read(capture, reader, path) or ""
-        if gid.strip("0: \t\r\n\x00"):
-            capture.dirs.setdefault(f"{table}/gids", []).append(index)
-            for kind in ("types", "ndevs"):
-                _read(capture, reader, f"{table}/gid_attrs/{kind}/{index}")
-
-
-def _read_hotplug(capture: Capture, reader: TreeReader) -> None:
-    """Read the hot-plug controller of the ConnectX-7 (newer kernels: pcie_hotplug; older: cx7_dbg)."""
-    for path in reader.find("sys/devices/platform/MTKP0001:*/*"):
-        capture.dirs["hotplug"] = []
-        for item in reader.find(f"{path}/*") if path.endswith(("/pcie_hotplug", "/cx7_dbg")) else ():
-            text = _read(capture, reader, item)
-            if text is not None:
-                capture.files["hotplug/" + "/".join(item.split("/")[-2:])] = text
-
-
-def _read_recorded_commands(capture: Capture, reader: TreeReader) -> None:
-    """Read cmd/ of a captured tree: `ip-addr.json`, `ip-route.json`, `rdma-link.json`."""
-    for path in reader.find("cmd/*"):
-        text = _read(capture, reader, path, required=True)
-        if text is not None:
-            capture.commands[re.sub(r"\.(?:json|txt|out)$", "", path[len("cmd/") :])] = text
-
-
-def read_tree(root: str) -> Capture:
-    """Return the state below root; commands only from its cmd/ (for `/`, run_commands() adds them)."""
-    capture = Capture()
-    reader = TreeReader(root)
-    for pattern in _FOLDERS:
-        for folder in reader.find(pattern):
-            capture.dirs[folder] = [path.rpartition("/")[2] for path in reader.find(f"{folder}/*")]
-    for patterns, required in ((_OPTIONAL, False), (_REQUIRED, True)):
-        for pattern in patterns:
-            for path in reader.find(pattern):
-                _read(capture, reader, path, required)
-    _read_gids(capture, reader)
-    _read_hotplug(capture, reader)
-    if root != "/":
-        _read_recorded_commands(capture, reader)
+def capture_of(root: str, run: Callable[[list[str]], tuple[int, str, str]], find: Callable[[str], str | None]) -> Capture:
+    """Return the state below root. On the live node, COMMANDS run through `run(argv) -> (rc, stdout, stderr)`; `find(name)` is the path of a command."""
+    capture = Capture(root)
+    if root == "/":
+        capture.commands.update({name: run([path, *argv[1:]])[1] for name, argv in COMMANDS.items() for path in [find(argv[0])] if path is not None})
     return capture
 
 
-def run_commands(capture: Capture, run: Callable[[list[str]], tuple[int, str, str]], find: Callable[[str], str | None]) -> None:
-    """Run COMMANDS on a live node through `run(argv) -> (rc, stdout, stderr)`; `find(name)` returns the path of a command or None."""
-    for name, argv in COMMANDS.items():
-        path = find(argv[0])
-        if path is not None:
-            capture.commands[name] = run([path, *argv[1:]])[1]
+def read_node(module: Any, root: str = "/") -> Capture:
+    """Return the state of the live node, or of a captured tree, read by a module."""
+    return capture_of(root, lambda argv: module.run_command(argv, errors="surrogate_then_replace"), module.get_bin_path)
 
 
-def read_node(module: Any) -> Capture:
-    """Return the state of the live node, read by a module."""
-    capture = read_tree("/")
-    run_commands(capture, lambda argv: module.run_command(argv, errors="surrogate_then_replace"), module.get_bin_path)
-    return capture
-
-
-def find_ssh_connection() -> str | None:
-    """Return SSH_CONNECTION of this process or of the next ancestor that has one (sudo removes it from the environment)."""
-    pid, reader = os.getpid(), TreeReader("/")
+def find_ssh_connection(capture: Capture | None = None) -> str | None:
+    """Return SSH_CONNECTION of this process or of the next ancestor that has one (sudo removes it from the environment); that of a captured tree."""
+    if capture is not None and capture.root != "/":
+        return capture.commands.get("ssh-connection")
+    pid = os.getpid()
     for _hop in range(12):
         if pid <= 1:
             return None
-        text, _error = reader.read(f"proc/{pid}/environ")
-        for item in (text or "").split("\x00"):
+        for item in _of_process(pid, "environ").split("\x00"):
             if item.startswith("SSH_CONNECTION="):
                 return item.partition("=")[2]
-        status, _error = reader.read(f"proc/{pid}/stat")
-        fields = (status or "").rpartition(")")[2].split()
-        if len(fields) < 2 or not fields[1].isdigit():
-            return None
-        pid = int(fields[1])
+        fields = _of_process(pid, "stat").rpartition(")")[2].split()
+        pid = int(fields[1]) if len(fields) > 1 else 0
     return None
+
+
+def _of_process(pid: int, name: str) -> str:
+    """Return a file of a process; empty if it has ended or, as the environment of sudo, belongs to another user."""
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes().decode("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 IGNORED_RDMA_USERS = ("ibacm", "srp_daemon", "opensm", "iwpmd", "rdma-ndd")

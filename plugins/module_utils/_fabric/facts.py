@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """PRIVATE: the RoCE facts of a node. Pure: a `Capture` in, facts and problems out.
 
-`gather()` returns what the module `roce_info` documents. Its parts: parse.py (text), node.py (devices joined by name), rails.py (which of
+`gather()` returns what the module `roce_info` documents. Its parts: node.py (devices joined by name), rails.py (which of
 them are rails), problems.py (faults), and `environment()` here (the NCCL variables).
 """
 
@@ -14,8 +14,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import Capture
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.node import Node, Port
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.parse import Record
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.node import Node, Port, Record
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.problems import find_problems, hotplug_state
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import (
     DesiredState,

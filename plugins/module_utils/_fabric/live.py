@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric import netplan_files
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric import netplan
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import Capture, find_ssh_connection, rdma_users, read_node
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import RailConfig
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.node import Node
@@ -114,7 +114,7 @@ class Live:
     def configured_addresses(self, texts: Mapping[str, str | None]) -> set[tuple[str, str]]:
         """Return the (interface, address) pairs of configuration files: our own, or those that netplan generated."""
         files = {path: text for path, text in texts.items() if text is not None}
-        read = netplan_files.read_files(files, [netplan_files.Device(name) for name in self.node.netdevs])
+        read = netplan.read_files(files, [netplan.Device(name) for name in self.node.netdevs])
         return {(claim.interface, address) for item in read for claim in item.claims for address in claim.addresses}
 
     def drop_addresses(self, pairs: set[tuple[str, str]]) -> None:

@@ -13,15 +13,49 @@ belongs to the address of a rail, and facts.py (`environment`) writes the variab
 from __future__ import annotations
 
 import ipaddress
+import json
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import Capture
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.parse import Record, as_address, as_integer, json_records, rdma_mtu
+
+Record = dict[str, Any]
 
 ROCE_V2 = "RoCE v2"
 SPARK_PORT = re.compile(r"^en(?:P(?P<segment>[0-9a-fA-F]+))?p(?P<bus>\d+)s(?P<slot>\d+)f(?P<function>\d)np(?P<cage>\d)$")
 MELLANOX = "0x15b3"
+OVERHEAD = 96  # bytes of RoCE v2 headers that the kernel subtracts from the MTU of the network device before it rounds down (iboe_get_mtu)
+
+
+def json_records(text: str | None, key: str) -> list[Record]:
+    """Return the JSON objects that have `key`; none if the text is not a JSON list. `ip` prints empty objects for what it filters."""
+    try:
+        found = json.loads(text or "")
+    except (ValueError, RecursionError):
+        return []
+    return [item for item in found if isinstance(item, dict) and isinstance(item.get(key), str)] if isinstance(found, list) else []
+
+
+def as_integer(value: Any) -> int | None:
+    """Return the integer of a text, None if it is not one."""
+    try:
+        return int(str(value).strip())
+    except ValueError:
+        return None
+
+
+def as_address(text: Any) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return the address of a text, None if it is not one."""
+    try:
+        return ipaddress.ip_address(str(text).strip())
+    except ValueError:
+        return None
+
+
+def rdma_mtu(netdev_mtu: int) -> int:
+    """Return the RDMA MTU (bytes) that the kernel derives from the MTU of a network device: 9000 -> 4096, 1500 -> 1024."""
+    return next((size for size in (4096, 2048, 1024, 512, 256) if netdev_mtu - OVERHEAD >= size), 0)
 
 
 @dataclass(frozen=True)

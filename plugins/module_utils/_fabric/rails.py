@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.node import ROCE_V2, Address, Node, Port
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.parse import Record, as_address
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.node import ROCE_V2, Address, Node, Port, Record, as_address
 
 
 @dataclass(frozen=True)

@@ -389,3 +389,21 @@ def compare(manifest: Mapping[str, Any], expected: Mapping[str, Mapping[str, Any
         if manifest["links"].get(path) != target:
             found.append(f"{path} is a link to {manifest['links'].get(path)} instead of {target}")
     return found
+
+
+def plans(
+    hosts: Sequence[str], models: Sequence[Sequence[Mapping[str, Any]]], sizes_gib: Sequence[float], source: str = "auto", reserve_bytes: int = 0
+) -> list[dict[str, Any]]:
+    """Return :func:`plan` of each model. What a model still brings to a rank has to stay free for those after it.
+
+    :param models: for each model the manifests by rank; ``sizes_gib``: the published size of each, 0 if it is not known.
+    """
+    out: list[dict[str, Any]] = []
+    reserves = [reserve_bytes for _host in hosts]
+    for manifests, size in zip(models, sizes_gib):
+        found = plan(hosts, manifests, source, reserves)
+        out.append(found)
+        present = [sum(int(entry["size"]) for entry in each["files"].values()) for each in manifests]
+        comes = [each["bytes"] for each in found["ranks"]] if found["usable"] else [max(0, int(size * GIB) - have) for have in present]
+        reserves = [kept + more for kept, more in zip(reserves, comes)]
+    return out

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric import apply, netplan, netplan_files, restore
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric import apply, netplan, restore
 from ansible_collections.gb10.cluster.plugins.modules import roce_netplan
 from unit.fixtures.roce.node import FakeNode
 from unit.fixtures.roce.tree import ADDRESSES, PAIR, RAIL0, RAIL1, bare, spark
@@ -34,10 +34,10 @@ class Machine(FakeNode):
         self.root = root
         for name in ("STATE_DIR", "PENDING", "RESTORED", "BASELINE", "BACKUP_DIR"):
             monkeypatch.setattr(restore, name, f"{root}{getattr(restore, name)}")
-        plain, real = netplan_files.OWN_PATH, netplan_files.read_files
+        plain, real = netplan.OWN_PATH, netplan.read_files
         own = f"{root}/{plain}".lstrip("/")
-        monkeypatch.setattr(netplan_files, "read_files", lambda files, *devices: real({plain if p == own else p: t for p, t in files.items()}, *devices))
-        monkeypatch.setattr(netplan_files, "OWN_PATH", own)
+        monkeypatch.setattr(netplan, "read_files", lambda files, *devices: real({plain if p == own else p: t for p, t in files.items()}, *devices))
+        monkeypatch.setattr(netplan, "OWN_PATH", own)
         monkeypatch.setattr(netplan, "SYSCTL_PATH", f"{root}/{netplan.SYSCTL_PATH}".lstrip("/"))
         Path(restore.STATE_DIR).mkdir(parents=True)
         monkeypatch.setattr(apply, "RUN_FOLDERS", (f"{root}/run/systemd/network", f"{root}/run/NetworkManager/system-connections"))
@@ -55,7 +55,7 @@ class Machine(FakeNode):
 
     def own_file(self) -> None:
         """Show the module's own file to its reader."""
-        place = Path("/" + netplan_files.OWN_PATH)
+        place = Path("/" + netplan.OWN_PATH)
         shown = self.tree.root / "etc/netplan/60-gb10-cluster.yaml"
         shown.unlink(missing_ok=True)
         if place.exists():
@@ -65,7 +65,7 @@ class Machine(FakeNode):
         """Write a keyfile per rail, and one for the management NIC which must not change."""
         folder = Path(argv[-1] + apply.RUN_FOLDERS[1])
         folder.mkdir(parents=True)
-        place = Path(argv[-1], netplan_files.OWN_PATH)
+        place = Path(argv[-1], netplan.OWN_PATH)
         if place.exists():
             for name in re.findall(r"^    (\S+):$", place.read_text(), re.M):
                 address = re.findall(r"- (\S+)", place.read_text().split(f"    {name}:\n")[1])[0]
@@ -77,7 +77,7 @@ class Machine(FakeNode):
     def up(self, argv: list[str]) -> tuple[int, str, str]:
         """Give a rail the values of our file."""
         name = argv[-1].replace("netplan-", "")
-        text = Path("/" + netplan_files.OWN_PATH).read_text().split(f"    {name}:\n")[1].split("\n    en")[0]
+        text = Path("/" + netplan.OWN_PATH).read_text().split(f"    {name}:\n")[1].split("\n    en")[0]
         self.give(name, re.findall(r"- (\S+)", text), int(re.findall(r"mtu: (\d+)", text)[0]))
         return 0, "", ""
 
@@ -106,7 +106,7 @@ class Machine(FakeNode):
     @property
     def own(self) -> str | None:
         """The text of the module's netplan file."""
-        place = Path("/" + netplan_files.OWN_PATH)
+        place = Path("/" + netplan.OWN_PATH)
         return place.read_text() if place.exists() else None
 
 
@@ -142,11 +142,11 @@ def test_a_fresh_node_gets_its_rails_and_waits_for_the_confirmation(make: Any) -
     result = present(node)
     expected = {"changed": True, "pending": True, "managed": True, "restored": None, "firewall": False}
     assert ({key: result[key] for key in expected}, "failed" in result) == (expected, False)
-    assert result["actions"][:2] == [f"write /{netplan_files.OWN_PATH}", f"write /{netplan.SYSCTL_PATH}"]
+    assert result["actions"][:2] == [f"write /{netplan.OWN_PATH}", f"write /{netplan.SYSCTL_PATH}"]
     assert [rail["netdev"] for rail in result["rails"]] == [RAIL0, RAIL1]
     assert node.own is not None
     assert "renderer: NetworkManager" in node.own
-    assert Path("/" + netplan_files.OWN_PATH).stat().st_mode & 0o777 == 0o600
+    assert Path("/" + netplan.OWN_PATH).stat().st_mode & 0o777 == 0o600
     assert f"-net/ipv4/conf/{RAIL1}/arp_announce = 2" in Path("/" + netplan.SYSCTL_PATH).read_text()
     # the timer is armed before NetworkManager is informed, and again at the end
     lines = [line for line in node.commands if "systemd-run" in line or "nmcli" in line]
@@ -220,7 +220,7 @@ def test_absent_gives_back_what_stood_before(make: Any) -> None:
     assert (checked["changed"], node.own is not None) == (True, True)
     result = node.call(state="absent")
     assert (result["changed"], result["pending"], node.own) == (True, True, None)
-    assert result["actions"] == [f"remove /{netplan_files.OWN_PATH}", f"remove /{netplan.SYSCTL_PATH}", f"forget {restore.BASELINE}"]
+    assert result["actions"] == [f"remove /{netplan.OWN_PATH}", f"remove /{netplan.SYSCTL_PATH}", f"forget {restore.BASELINE}"]
     assert (node.link(RAIL0)["addr_info"], node.link(RAIL0)["mtu"]) == ([], 1500)
     assert not Path(restore.BASELINE).exists()
     assert node.call(state="confirmed")["confirmed"] is True
@@ -230,7 +230,7 @@ def test_absent_gives_back_what_stood_before(make: Any) -> None:
 def test_absent_when_our_file_was_removed(make: Any) -> None:
     """What netplan made of it is in force until netplan is applied again."""
     node = confirmed(make)
-    Path("/" + netplan_files.OWN_PATH).unlink()
+    Path("/" + netplan.OWN_PATH).unlink()
     assert node.call(check=True, state="absent")["changed"] is True
     assert node.addresses(RAIL0) == ["192.168.100.10"]
     result = node.call(state="absent")
@@ -395,6 +395,6 @@ def test_a_change_that_no_run_has_confirmed_is_confirmed_by_the_next_one(make: A
     script = (Path(restore.PENDING) / "restore.sh").read_text()
     result = present(node, mtu=4000)
     assert (result.get("failed"), result["pending"]) == (None, True)
-    assert f"rm -f /{netplan_files.OWN_PATH}" in script
-    assert f"rm -f /{netplan_files.OWN_PATH}" not in (Path(restore.PENDING) / "restore.sh").read_text(), "the first change stays"
+    assert f"rm -f /{netplan.OWN_PATH}" in script
+    assert f"rm -f /{netplan.OWN_PATH}" not in (Path(restore.PENDING) / "restore.sh").read_text(), "the first change stays"
     assert node.call(state="confirmed")["confirmed"] is True

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric import facts, parse
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric import facts, node
 from shared_samples import needs_shared, samples
 from unit.fixtures.roce.tree import (
     ADDRESSES,
@@ -72,19 +72,6 @@ def test_gid_dump_of_a_real_card_skips_the_zero_entry(tmp_path: Path) -> None:
     result = run(spark(tmp_path, PAIR, gids=gids).write())
     assert [r["gid_index"] for r in result["rails"]] == [3, 3]
     assert [g["index"] for g in by_name(result)["enp1s0f0np0"]["gids"]] == [0, 1, 2, 3]
-
-
-@needs_shared
-def test_sysfs_port_attributes_of_a_real_card(tmp_path: Path) -> None:
-    tree = spark(tmp_path, PAIR)
-    commands = (samples() / "sysfs-infiniband-port.txt").read_text().splitlines()
-    at = "sys/class/infiniband/rocep1s0f0/ports/1"
-    for command, value in zip(commands, commands[1:]):
-        if f"/{at}/" in command:
-            tree.file(f"{at}/{command.rsplit('/', 1)[-1]}", value + "\n")
-    (tmp_path / "sys/class/net/enp1s0f0np0/speed").unlink()
-    rail = by_name(run(tree.write(rdma=False)))["enp1s0f0np0"]
-    assert (rail["state"], rail["speed_mbps"]) == ("ACTIVE", 200000)
 
 
 # --- cases -----------------------------------------------------------------------------------------------------------------------
@@ -208,7 +195,7 @@ def test_cable_in_but_the_other_machine_is_off(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("mtu", "rdma"), [(9000, 4096), (4192, 4096), (4191, 2048), (1500, 1024), (1280, 1024), (600, 256), (100, 0)])
 def test_rdma_mtu(mtu: int, rdma: int) -> None:
-    assert parse.rdma_mtu(mtu) == rdma
+    assert node.rdma_mtu(mtu) == rdma
 
 
 def test_link_local_ipv4_of_nvidias_first_playbook(tmp_path: Path) -> None:

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric import netplan, netplan_files
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import RailConfig
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan_files import OWN_PATH, Device, parse_yaml, read_files
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric import netplan
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import OWN_PATH, Device, RailConfig, parse_yaml, read_files
 from shared_samples import needs_shared, samples
 
 P0, P2 = "enp1s0f0np0", "enP2p1s0f0np0"
@@ -19,7 +18,7 @@ RAILS = [RailConfig(P0, "192.168.100.10/24", 9000), RailConfig(P2, "192.168.101.
 
 
 def foreign(files: dict[str, str]) -> list[dict[str, Any]]:
-    return [item.as_dict() for item in netplan_files.foreign_files(read_files(files, DEVICES))]
+    return [item.as_dict() for item in netplan.foreign_files(read_files(files, DEVICES))]
 
 
 def ethernets(body: str) -> str:
@@ -98,8 +97,8 @@ def test_the_last_global_renderer_counts() -> None:
         "etc/netplan/02-b.yaml": "network: {renderer: NetworkManager}\n",
         OWN_PATH: netplan.render(RAILS, "networkd"),
     }
-    assert netplan_files.default_renderer(read_files(files, DEVICES)) == "NetworkManager"
-    assert netplan_files.default_renderer([]) is None
+    assert netplan.default_renderer(read_files(files, DEVICES)) == "NetworkManager"
+    assert netplan.default_renderer([]) is None
 
 
 def test_yaml_stays_text_and_what_hides_a_part_of_it_is_refused_with_its_line() -> None:
@@ -122,7 +121,7 @@ def test_yaml_stays_text_and_what_hides_a_part_of_it_is_refused_with_its_line() 
 
 
 def test_without_pyyaml_a_file_configures_every_rail(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(netplan_files, "yaml", None)
+    monkeypatch.setattr(netplan, "yaml", None)
     found = foreign({"etc/netplan/01-all.yaml": ethernets("    all: {match: {name: 'en*'}}\n")})
     assert (found[0]["interfaces"], found[0]["error"]) == ([P0, P2], "PyYAML is missing on this node: `apt install python3-yaml`")
 
@@ -150,7 +149,7 @@ def test_without_foreign_files_our_file_is_written() -> None:
         "addresses": ["192.168.100.10/24"],
     }
     assert "renderer" not in data["network"]
-    assert (result.text or "").startswith(netplan_files.MARKER)
+    assert (result.text or "").startswith(netplan.MARKER)
 
 
 THEIRS = {"etc/netplan/40-cx7.yaml": ethernets(f"    {P0}:\n      dhcp4: no\n      addresses: [192.168.200.12/24]\n")}
@@ -197,7 +196,7 @@ def test_replace_moves_no_file_that_also_configures_something_else() -> None:
 def test_sysctl_lines_use_slashes_so_that_a_vlan_name_is_safe() -> None:
     text = netplan.render_sysctl(["enp1s0f0np0.100"], ipv6=False)
     assert text.splitlines() == [
-        netplan_files.MARKER,
+        netplan.MARKER,
         "-net/ipv4/conf/enp1s0f0np0.100/arp_ignore = 1",
         "-net/ipv4/conf/enp1s0f0np0.100/arp_announce = 2",
         "-net/ipv6/conf/enp1s0f0np0.100/disable_ipv6 = 1",

@@ -24,6 +24,7 @@ MESSAGES: dict[str, tuple[dict[str, Any], Any, dict[str, Any], str, str, str]] =
     "a twin without a link": ({"up": (RAIL0,)}, None, {}, "link_down", f"the cable is in, because its twin {RAIL0} has a link", "Reboot both machines"),
     "all set down": ({"up": ()}, lambda t: set_down(t, *ALL_FOUR), {}, "no_cable", "all are administratively down", f"First `ip link set {RAIL0} up`"),
     "a moved cable": ({"up": ALL_FOUR[1::2]}, None, {}, "link_down", "the cable is in cage 1, the address on cage 0", "moves the addresses to cage 1"),
+    "no roce role": ({"mtu": 1500}, None, {}, "mtu_small", "has MTU 1500, expected 9000 (RDMA MTU 1024 instead of 4096)", "Run the roce role"),
     "one address twice": ({"addresses": dict.fromkeys(PAIR, PAIR[RAIL0])}, None, {}, "one_subnet_for_both_rails", "have the same address", "a /24 of its own"),
     "the address of the management": ({"management": "192.168.100.10/24"}, None, {}, "subnet_of_management", "has the address of enP7s7", "a /24 of its own"),
     "another address than the wanted": ({}, None, {"addresses": ["192.168.100.99"]}, "no_ipv4", "(expected: 192.168.100.99; found: 192.168.100.10/24)", "roce"),

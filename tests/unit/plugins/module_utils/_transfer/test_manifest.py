@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest, plans
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
 from hypothesis import given
 from hypothesis import strategies as st
@@ -251,7 +251,7 @@ def test_space_that_a_model_still_needs_is_not_free_for_the_next_one(drafter: di
     big = model({"a.safetensors": entry("a", size=3 * GIB)})
     here = model({"d.safetensors": entry("d", size=2 * GIB)})
     ranks = [drafter, nothing()] if drafter else [here, here]
-    first, second = plans.plans(HOSTS, [ranks, [big, nothing(free_bytes=5 * GIB)]], [2.0, 3.0], reserve_bytes=GIB)
+    first, second = manifest.plans(HOSTS, [ranks, [big, nothing(free_bytes=5 * GIB)]], [2.0, 3.0], reserve_bytes=GIB)
     assert first["refusals"] == []
     assert bool(second["refusals"]) is short
     assert second["reserves"][1] == (3 * GIB if short else GIB)
