@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import api_key, config, history, info
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import Store
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Store
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog, with_container
 from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client

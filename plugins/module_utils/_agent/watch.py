@@ -14,7 +14,6 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import info, ladder
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import Actor, Clock, Superseded
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.authority import Authority
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.calls import POLL_SECONDS, TICK_SECONDS, Calls
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.observation import Observation
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import kernel
@@ -129,9 +128,9 @@ class Watch:
             self._begin(self.actor.desired(), release)
         desired, seen = self._desired, self.observed
         seen.read(release, bool(self.record["episode"]))
-        authority = Authority(self.actor, desired)
-        authority.note(seen.hellos)
-        if authority.obey_stop(list(seen.hellos.values())):
+        calls = Calls(self.actor, desired)
+        calls.note(seen.hellos)
+        if calls.obey_stop(list(seen.hellos.values())):
             return
         holds = [hold for hello in seen.hellos.values() for hold in hello.get("holds") or []]
         if holds:

@@ -48,6 +48,11 @@ def runs(look: Mapping[str, Any] | None, release: str = "") -> bool:
     return running_release(look) == release and not (look.get("processes") or {}).get("fault")
 
 
+def passed_before(looks: Iterable[Mapping[str, Any]], release: str) -> bool:
+    """Whether a release has passed its gate on a rank."""
+    return any(entry["id"] == release and entry.get("good") for each in looks for entry in each["releases"])
+
+
 def moved_tag(info: Mapping[str, Any]) -> str:
     """Return a phrase if the image's name leads to another content than the current release was started from; empty if not, or if it is not known."""
     now, old = info.get("image") or {}, kept(info, str(info.get("current") or "")).get("image") or {}
