@@ -15,8 +15,8 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded, redact
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
-from ansible_collections.gb10.cluster.plugins.module_utils._release.brief import brief
 from ansible_collections.gb10.cluster.plugins.module_utils._release.group import rank_fault, unread
+from ansible_collections.gb10.cluster.plugins.module_utils._release.release import brief
 from ansible_collections.gb10.cluster.plugins.plugin_utils import receipts as kept_receipts
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import plain
 

@@ -17,9 +17,8 @@ from typing import Any, NamedTuple
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import standing
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose, kv_estimate
-from ansible_collections.gb10.cluster.plugins.module_utils._release import ownership
 from ansible_collections.gb10.cluster.plugins.module_utils._release import release as releases
-from ansible_collections.gb10.cluster.plugins.module_utils._release.group import group_status
+from ansible_collections.gb10.cluster.plugins.module_utils._release.group import group_status, refusal
 from ansible_collections.gb10.cluster.plugins.plugin_utils.compose_yaml import compose_yaml
 
 #: What a run reads of the options. The profile has the changes of the inventory.
@@ -123,7 +122,7 @@ def unfit(here: Place, host: str, infos: Infos, answers: bool) -> str:
     if not here.check_mode and not (exists and info["image"].get("fingerprint", "") == content):
         why = f"has other layers here than on {here.hosts[0]}" if exists else "is not on this node"
         return f"{host}: The image {reference} {why}, and all ranks need the same. Nothing was stopped. Run site.yml with --tags image,vllm_tp2."
-    refused = "" if here.options["takeover"] else ownership.refusal(infos, here.group["name"], here.hosts)
+    refused = "" if here.options["takeover"] else refusal(infos, here.group["name"], here.hosts)
     if refused:
         return refused
     if here.criteria["transport"] == "rdma" and not any(path.startswith("/dev/infiniband/uverbs") for path in info["devices"]):

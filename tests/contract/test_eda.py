@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import outside
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.outside import KINDS
-from ansible_collections.gb10.cluster.plugins.module_utils._watch import hook
 from playbook import LOCAL_PAIR, REPO
 
 RULEBOOK = REPO / "extensions/eda/rulebooks/keep_serving.yml"
@@ -74,11 +74,11 @@ def test_each_event_starts_its_playbook_for_its_group_only(folder: Path) -> None
     sent = [*harmless, event("fault", cause="node_lost"), event("head_lost", cause="node_lost"), event("settled", result="held")]
     text = ""
     for text in output(folder):
-        while sent and not hook.notify({"webhook": f"http://t0k3n@127.0.0.1:{port}/"}, sent[0]):
+        while sent and not outside.notify({"webhook": f"http://t0k3n@127.0.0.1:{port}/"}, sent[0]):
             sent.pop(0)
         if text.count("PLAY RECAP") >= 2:
             break
-    refused = hook.notify({"webhook": f"http://127.0.0.1:{port}/"}, harmless[0])
+    refused = outside.notify({"webhook": f"http://127.0.0.1:{port}/"}, harmless[0])
     assert refused, text
     assert text.count("PLAY [Report each serving group and its ranks]") == 1, text
     assert text.count("PLAY [Collect evidence from all ranks]") == 1, text

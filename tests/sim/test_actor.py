@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import Actor, Superseded
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import Store
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Store
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.judge import Judge
 from sim.nodes import GROUP, SimRank
 from sim.world import World

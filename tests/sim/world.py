@@ -10,7 +10,7 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import converge
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import Actor, Refused
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import Store
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Store
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.watch import Watch
 from ansible_collections.gb10.cluster.plugins.module_utils._watch.settings import merged
 from sim.nodes import EPOCH, GROUP, HEAD_ID, Container, SimRank

@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import standing
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Store
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import shortened
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import Store
 from ansible_collections.gb10.cluster.plugins.module_utils._common import redact, utc
 
 ATTEMPTS = 3

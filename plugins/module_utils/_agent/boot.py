@@ -9,17 +9,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import Job
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.calls import LOST_SECONDS, RETRY_SECONDS, TICK_SECONDS, Calls, Result, result_of
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.calls import LOST_SECONDS, RETRY_SECONDS, TICK_SECONDS, Calls, Result, readable, result_of
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankLost
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.judge import Judge, Verdict
 
 SLICE_LIMIT = 60.0  # a slice ends by itself within 5 s
 SETTLE_TICK_SECONDS = 0.1  # while a failure waits for its cause
-
-
-def readable(look: Result) -> bool:
-    """Tell whether a rank could be read, and its Docker Engine answers."""
-    return isinstance(look, dict) and not look["engine_error"]
 
 
 def take_looks(judge: Judge, looks: Sequence[Result], seconds: float) -> None:

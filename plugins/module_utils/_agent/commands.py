@@ -9,19 +9,23 @@ import argparse
 import importlib
 import json
 import os
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, config
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import AgentMissing
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import config, protocol
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.group import LONGEST_CALL, CommandError, Group, complain, person, show
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.holds import LONGEST
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError, RankLost
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import AgentMissing, RankError, RankLost
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
 
 #: Names and settings of an argument, as argparse takes them.
 Argument = tuple[tuple[str, ...], dict[str, Any]]
+WANT_SECONDS = 30.0  # of each call of `gb10 want`
+#: The request of `gb10 want`, on standard input: `state` serving or stopped; `reasons` for a start of what serves already; `seen`, the generation in which
+#: they were found.
+NOTHING: dict[str, Any] = {"state": "serving", "release": "", "by": "", "reasons": [], "options": {}, "takeover": False, "seen": 0}
 
 
 class Parser(argparse.ArgumentParser):
@@ -32,9 +36,58 @@ class Parser(argparse.ArgumentParser):
         raise CommandError(f"{message[:1].upper()}{message[1:]}. Run `gb10 --help`.")
 
 
+def want(group: Group, options: argparse.Namespace) -> int:
+    """State what standard input has as JSON, and print what has changed; with --check, what would."""
+    wanted = {**NOTHING, **loads(sys.stdin.read())}
+    if wanted["state"] == "serving" and not wanted["release"]:
+        raise CommandError("A state serving needs a release.")
+    show(json.dumps(desire(wanted, options.check, group.call)))
+    return 0
+
+
+def desire(wanted: Mapping[str, Any], check: bool, call: Callable[..., dict[str, Any]]) -> dict[str, Any]:
+    """Set the desired state. Raises what `call` does. A stop does not depend on what can be read, and a check needs no agent."""
+    from ansible_collections.gb10.cluster.plugins.module_utils._agent import standing
+
+    def read() -> dict[str, Any]:
+        try:
+            return call("state", timeout=WANT_SECONDS)
+        except (AgentMissing, CommandError):
+            if not check:
+                raise
+        except RankError:
+            if check or wanted["state"] != "stopped":
+                raise
+        return {}
+
+    before = read()
+    now = dict(before.get("desired") or {})
+    if check:
+        joined = standing.joins(before, wanted["state"], wanted["release"], wanted["reasons"])
+        generation = int(now.get("generation", 0))
+        adjusted = standing.differences(now.get("options") or {}, wanted["options"]) if joined and wanted["options"] else []
+    else:
+        reply = call("desire", timeout=WANT_SECONDS, **{key: wanted[key] for key in NOTHING})
+        joined, generation, adjusted = bool(reply["joined"]), int(reply["generation"]), list(reply.get("adjusted") or [])
+    was = _state_line(now)
+    options = "".join(f"{phrase}\n" for phrase in adjusted)
+    after = was + options if joined else _state_line(wanted) + "".join(f"because {reason}\n" for reason in wanted["reasons"])
+    header = f"desired state, generation {generation}"
+    return {
+        "changed": not joined or bool(adjusted), "generation": generation, "joined": joined,
+        "diff": {"before": was, "after": after, "before_header": header, "after_header": header},
+    }  # fmt: skip
+
+
+def _state_line(desired: Mapping[str, Any]) -> str:
+    """Return a desired state as one line of a diff."""
+    state = desired.get("state") or ""
+    return "" if not state else "stopped\n" if state == "stopped" else f"serving {desired.get('release')}\n"
+
+
 def follow(group: Group, options: argparse.Namespace) -> int:
     """Print the reply of one long poll."""
-    timeout = options.wait + client.TIMEOUT
+    timeout = options.wait + protocol.TIMEOUT
     show(json.dumps(group.call("events", timeout, since=options.since, wait=options.wait, generation=options.generation)))
     return 0
 
@@ -47,7 +100,7 @@ def call(group: Group, options: argparse.Namespace) -> int:
         raise CommandError(f"The arguments are not valid JSON: {error}.") from error
     if not isinstance(arguments, dict):
         raise CommandError("The arguments are not a JSON object.")
-    show(json.dumps(client.call(options.verb, arguments, socket=group.admin, timeout=LONGEST_CALL)))
+    show(json.dumps(protocol.call(options.verb, arguments, socket=group.admin, timeout=LONGEST_CALL)))
     return 0
 
 
@@ -141,7 +194,7 @@ COMMANDS: dict[str, tuple[str, str, list[Argument]]] = {
         _number("--seconds", default=3600, text="when it ends by itself"),
     ]),
     "release": ("commands.release", "end a hold", [(("name",), {"metavar": "NAME"})]),
-    "want": ("want.want", "", [_flag("--check", "print the change, and make none")]),  # state what the group must do, for Ansible: JSON on standard input
+    "want": ("commands.want", "", [_flag("--check", "print the change, and make none")]),  # state what the group must do, for Ansible: JSON on standard input
     "follow": ("commands.follow", "", [  # one long poll of events, as JSON
         (("--generation",), {"type": int, "default": 0}), (("--since",), {"type": int, "default": 0}), (("--wait",), {"type": float, "default": 0.0}),
     ]),

@@ -15,9 +15,8 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import ladder
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import ATTEMPTS, Actor, Rank, Superseded
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.authority import Authority, passed_before
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.boot import Boot, readable, take_looks, take_misses
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.calls import LOST_SECONDS, POLL_SECONDS, READ_LIMIT, TICK_SECONDS, Failed, lost, problem
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.boot import Boot, take_looks, take_misses
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.calls import LOST_SECONDS, POLL_SECONDS, READ_LIMIT, TICK_SECONDS, Calls, Failed, problem
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import EVIDENCE
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.watch import Watch
@@ -59,7 +58,7 @@ def step(actor: Actor, watch: Watch | None = None) -> bool:
     return True
 
 
-class Converge(Authority):
+class Converge(Calls):
     """The way to one generation."""
 
     unserved_since: float | None = None
@@ -137,7 +136,7 @@ class Converge(Authority):
             self._hold(str(self.desired["hold"]))
             return
         looks = self.looks()
-        self.passed_before = passed_before(looks, self.release)
+        self.passed_before = releases.passed_before(looks, self.release)
         self.switched = looks[0]["current"] not in ("", self.release)
         self.fallback = releases.last_good(looks, self.release) if self.options.get("rollback", True) else ""
         before = self.actor.outcome()
@@ -145,7 +144,7 @@ class Converge(Authority):
         manifest = dict(looks[0].get("manifest") or {})
         continued = launched and launched == ids(looks)
         running = self._started(looks) if not continued and self.actor.continued == self.generation else ""
-        if running and running != self.release and passed_before(looks, running):
+        if running and running != self.release and releases.passed_before(looks, running):
             self._returned(running, looks, before["verdict"])
             return
         if before["verdict"] and (continued or not before["verdict"]["passed"]):
@@ -256,9 +255,9 @@ class Converge(Authority):
             ]  # fmt: skip
             if not wrong:
                 return
-            if lost(found) or self.clock.monotonic() - start >= limit:
+            if self.lost(found) or self.clock.monotonic() - start >= limit:
                 text = f"{self.group}: {'. '.join(wrong)}, {limit:.0f} s after the group was stopped. {FREE_REMEDY}"
-                raise Failed(text, "node_lost" if lost(found) else "start_failed")
+                raise Failed(text, "node_lost" if self.lost(found) else "start_failed")
             self.pause(POLL_SECONDS)
 
     def _attempt(self, release: str, manifest: dict[str, Any]) -> Verdict:
@@ -426,7 +425,7 @@ class Converge(Authority):
         self.actor.update(phase="halting", containers={})
         results = self.halt(label, kill=True)  # no request runs in a boot that has failed
         longer = float(self.options["wait_seconds"] or 0.0)
-        if wait and lost(results) and longer > LOST_SECONDS:
+        if wait and self.lost(results) and longer > LOST_SECONDS:
             self.actor.event("step", f"{self.group} waits up to {longer:.0f} s: {'. '.join(self.phrases(results))}")
             results = self.halt(label, patience=longer, kill=True)
         return self.halted(label, results)
@@ -439,9 +438,9 @@ class Converge(Authority):
                 self.actor.warn(text)
         self._record(release, verdict)
         judge = Judge(self.group, [rank.host for rank in self.ranks], release, {})
-        looks = self.readable()
+        looks, whole = self.readable()
         take_looks(judge, looks, 0.0)
-        if not all(map(readable, looks)) and not self._answers(release):
+        if not whole and not self._answers(release):
             take_misses(judge, looks)
         ended = gate.findings(judge.states)
         return judge.failed(ended[0], verdict["seconds"]) if ended else verdict

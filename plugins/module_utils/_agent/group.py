@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, config
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import config, protocol
 from ansible_collections.gb10.cluster.plugins.module_utils._common.terminal import printable
 
 if TYPE_CHECKING:
@@ -64,11 +64,11 @@ class Group:
 
         return str(self.config.get("docker_socket") or DEFAULT_SOCKET)
 
-    def call(self, verb: str, timeout: float = client.TIMEOUT, **arguments: Any) -> dict[str, Any]:
+    def call(self, verb: str, timeout: float = protocol.TIMEOUT, **arguments: Any) -> dict[str, Any]:
         """Ask this node's agent. Raises AgentMissing, RankError, PermissionError, CommandError."""
         if self.strange:
             raise CommandError(self.strange)
-        return client.call(verb, arguments, socket=self.admin, timeout=timeout)
+        return protocol.call(verb, arguments, socket=self.admin, timeout=timeout)
 
     def peers(self) -> list[Peer]:
         """Return the sessions to the other ranks; a worker has none."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Callable
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import client
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import protocol
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.config import ADMIN_SOCKET
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
 from ansible_collections.gb10.cluster.plugins.module_utils._host.memory_series import Series, parse, text_of
@@ -68,9 +68,9 @@ class History:
 def memory_of(state: str, socket: str = ADMIN_SOCKET) -> dict[str, str]:
     """Return the series of this node's agent, or what it wrote to its folder `state` last, and as `source` which of them: agent, file or empty."""
     try:
-        found: dict[str, Any] = client.call("memory", socket=socket, timeout=ASK_SECONDS)
+        found: dict[str, Any] = protocol.call("memory", socket=socket, timeout=ASK_SECONDS)
         source = "agent"
-    except client.ERRORS:  # none is installed, or it does not answer
+    except protocol.ERRORS:  # none is installed, or it does not answer
         found = read_json(os.path.join(state, FILE))
         source = "file" if found else ""
     return {"recent": str(found.get("recent") or ""), "day": str(found.get("day") or ""), "source": source}

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, config, sshd, standing
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import config, protocol, sshd, standing
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._release.node import fingerprint, read_json
 
@@ -42,8 +42,8 @@ def version_of(files: Mapping[str, str]) -> str:
 def state_of(known: dict[str, Any], socket: str) -> dict[str, Any]:
     """Return what the agent on the socket reports; empty without an answer in time, and if the agent refuses. `known` is its configuration."""
     try:
-        return client.call("hello" if known.get("rank") else "state", socket=socket, timeout=TIMEOUT_SECONDS)
-    except client.ERRORS:
+        return protocol.call("hello" if known.get("rank") else "state", socket=socket, timeout=TIMEOUT_SECONDS)
+    except protocol.ERRORS:
         return {}
 
 

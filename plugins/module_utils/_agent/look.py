@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import api_key, config, history, info
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import Store
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Store
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog, with_container
 from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client
@@ -25,7 +25,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._preflight import hea
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import collective
 from ansible_collections.gb10.cluster.plugins.module_utils._release import files, node
 from ansible_collections.gb10.cluster.plugins.module_utils._release import release as releases
-from ansible_collections.gb10.cluster.plugins.module_utils._release.brief import brief
 from ansible_collections.gb10.cluster.plugins.module_utils._release.group import RESTORES, rank_fault
 
 BANDWIDTH = "/var/lib/gb10-cluster/roce/bandwidth.json"
@@ -101,7 +100,7 @@ def records(folder: str) -> dict[str, Any]:
     last = verdict.get("receipt") if isinstance(verdict, dict) else None
     found = [*kept, last] if isinstance(last, dict) and last not in kept else kept
     return {
-        "read_at": utc.stamp(), "receipts": [brief(each) for each in found if each], "events": store.events()[-MOST_EVENTS:],
+        "read_at": utc.stamp(), "receipts": [releases.brief(each) for each in found if each], "events": store.events()[-MOST_EVENTS:],
         "memory": history.memory_of(os.path.join(folder, config.STATE)), "bandwidth": node.read_json(BANDWIDTH),
     }  # fmt: skip
 

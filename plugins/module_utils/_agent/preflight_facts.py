@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, config, sshd
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import config, protocol, sshd
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import capture_of, find_ssh_connection
@@ -43,7 +43,7 @@ def recorded_call(node: Node) -> Call:
     def call(verb: str, **_options: Any) -> Record:
         text = node.read(f"/cmd/agent-{verb}.json")
         if text is None:
-            raise client.AgentMissing("no recording")
+            raise protocol.AgentMissing("no recording")
         return dict(loads(text))
 
     return call
@@ -80,7 +80,7 @@ def gather(node: Node, call: Call | None = None) -> Record:
     found: Record = {
         "installed": True, "group": group, "rank": rank, "active": True, "error": "", "peers": [], "sshd_problems": [],
     }  # fmt: skip
-    call = call or (client.call if node.root == "/" else recorded_call(node))
+    call = call or (protocol.call if node.root == "/" else recorded_call(node))
     try:
         if rank:
             call("hello", timeout=HELLO_SECONDS)
@@ -88,7 +88,7 @@ def gather(node: Node, call: Call | None = None) -> Record:
             found["peers"] = list(call("peers", timeout=PEERS_SECONDS).get("peers") or [])
     except PermissionError:
         return {**found, "active": None, "error": "only root may ask the agent"}
-    except client.AgentMissing as error:
+    except protocol.AgentMissing as error:
         found.update(active=False, error=error.cause)
     except RankError as error:
         # An agent that refuses is running.

@@ -27,7 +27,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils._host.changes import 
 from ansible_collections.gb10.cluster.plugins.module_utils._host.command import Run, run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._host.readahead_node import Readahead
-from ansible_collections.gb10.cluster.plugins.module_utils._release import files, node, ownership
+from ansible_collections.gb10.cluster.plugins.module_utils._release import files, node
+from ansible_collections.gb10.cluster.plugins.module_utils._release.group import disobeys
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import kept, release_on_disk
 from ansible_collections.gb10.cluster.plugins.module_utils._watch import settings
 from ansible_collections.gb10.cluster.plugins.module_utils._watch.sampler import Sampler
@@ -162,7 +163,7 @@ class RankService:
 
     def _check(self, caller: Caller, owner: Mapping[str, Any]) -> None:
         """Raise RankError if the caller is not the owner, or has an older generation."""
-        stranger = ownership.stranger({"host": self.host, "group": self.group, "owner": owner}, caller.group, caller.head)
+        stranger = disobeys({"host": self.host, "group": self.group, "owner": owner}, caller.group, caller.head)
         if stranger:
             raise refused(stranger)
         if caller.generation < owner["generation"]:

@@ -16,7 +16,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils._agent.calls import l
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.group import CommandError, Group, answer, complain, person, show
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.verbs_change import settle
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.verbs_read import ask
-from ansible_collections.gb10.cluster.plugins.module_utils._release import files, node, ownership, status
+from ansible_collections.gb10.cluster.plugins.module_utils._release import files, node, status
+from ansible_collections.gb10.cluster.plugins.module_utils._release.group import disobeys
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import kept, last_good, start_reasons
 
 Look = Mapping[str, Any]
@@ -119,7 +120,7 @@ def rollback(group: Group, options: argparse.Namespace) -> int:
         return 0
     if group.strange:
         raise CommandError(f"{group.name} cannot be rolled back, and nothing was stopped. {group.host}: {group.strange}")
-    strangers = [ownership.stranger(hello, group.name, str(group.config["head_id"])) for hello in _read(group, "hello")]
+    strangers = [disobeys(hello, group.name, str(group.config["head_id"])) for hello in _read(group, "hello")]
     if any(strangers):
         raise CommandError(f"{group.name}: {' '.join(filter(None, strangers))} Nothing was stopped.")
     looks = _read(group, "look", release=current, free_share=0.0)

@@ -18,11 +18,11 @@ from typing import Any, Callable
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import config as configuration
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import protocol
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import Actor, Rank, Refused
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Store
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.listener import Listener, log
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.outside import Outside
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import HEAD_VERBS, RankError, RankLost
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.session import Peer, Session
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import Store
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.verbs import READ_VERBS, SESSION_VERBS
 from ansible_collections.gb10.cluster.plugins.module_utils._watch import settings
 

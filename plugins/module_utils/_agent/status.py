@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import evidence, look, standing, verbs_read
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import AgentMissing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.group import DIFFERS, PARTLY, CommandError, Group, answer
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import AgentMissing, RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._common import redact
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe
 from ansible_collections.gb10.cluster.plugins.module_utils._release import node

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, standing
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import AgentMissing
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import protocol, standing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.group import DIFFERS, LONGEST_CALL, CommandError, Group, complain, person, show
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import AgentMissing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.verbs_read import looks
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import runs
 
@@ -96,7 +96,7 @@ def _followed(group: Group, generation: int, tell: Callable[[str], None]) -> dic
     missing = since = 0
     while True:
         try:
-            reply = group.call("events", POLL_SECONDS + client.TIMEOUT, since=since, wait=POLL_SECONDS, generation=generation)
+            reply = group.call("events", POLL_SECONDS + protocol.TIMEOUT, since=since, wait=POLL_SECONDS, generation=generation)
         except AgentMissing:
             missing += 1
             if missing > RETRIES:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.api_probe import api_url
 
-#: Runs in the container with the image's Python: SCRIPT /proc [HOST:PORT of the API]. The rules are those of _release/processes.py.
+#: Runs in the container with the image's Python: SCRIPT /proc [HOST:PORT of the API]. The rules are those of _release/node.py.
 SCRIPT = """\
 import os, sys
 table = {}

@@ -9,8 +9,8 @@ import hashlib
 import os
 import stat
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
@@ -20,9 +20,78 @@ from ansible_collections.gb10.cluster.plugins.module_utils._docker import images
 from ansible_collections.gb10.cluster.plugins.module_utils._host import gpu, start_memory
 from ansible_collections.gb10.cluster.plugins.module_utils._host.command import Run, run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, RecordError
-from ansible_collections.gb10.cluster.plugins.module_utils._release import processes
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import RELEASE_LABEL
 from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest
+
+
+class Process(NamedTuple):
+    """One row of the process table."""
+
+    pid: int
+    parent: int
+    state: str  # one letter, as in /proc/PID/stat
+    comm: str  # at most 15 characters, also present for a zombie
+    command: str  # empty for a zombie
+    ticks: int = 0  # of CPU time, of the kernel's clock
+
+    @property
+    def title(self) -> str:
+        """The name that a person knows the process by."""
+        first = self.command.split(" ", 1)[0]
+        return first if first.startswith("VLLM::") else self.comm
+
+    @property
+    def engine(self) -> bool:
+        """Whether the process belongs to vLLM: the API server, the engine core or a worker."""
+        return self.comm.startswith("VLLM::") or "vllm" in self.command.lower() or "multiprocessing.spawn" in self.command
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process still exists as more than an entry of the table."""
+        return self.state not in ("Z", "X", "x")
+
+
+def process_of(pid: int, stat: str) -> Process | None:
+    """Return the process of one /proc/PID/stat text, without its command line; None if the text is not valid. The name may hold blanks and parentheses."""
+    _pid, _open, rest = stat.partition("(")
+    comm, close, tail = rest.rpartition(")")
+    fields = tail.split()
+    if not close or len(fields) < 2 or not fields[1].isdigit():
+        return None
+    ticks = sum(int(field) for field in fields[11:13] if field.isdigit())
+    return Process(pid, int(fields[1]), fields[0], comm, "", ticks)
+
+
+def process_tree(table: Iterable[Process], main: int) -> list[Process]:
+    """Return a container's main process and its descendants, the main process first; empty if it is not in the table."""
+    children: dict[int, list[Process]] = {}
+    out: list[Process] = []
+    for process in table:
+        children.setdefault(process.parent, []).append(process)
+        if process.pid == main:
+            out.append(process)
+    for process in out:  # grows while it is read
+        out.extend(each for each in children.get(process.pid, []) if each.pid != main)
+    return out
+
+
+def engine_fault(processes: list[Process], judged: bool) -> str:
+    """Return what is wrong with the engine's processes as a phrase; empty if nothing is.
+
+    `judged` tells that this container has passed its gate, so that its engine processes have existed.
+    """
+    if not processes:
+        return ""
+    main = processes[0]
+    for process in processes:
+        if process.state in ("T", "t") and (process is main or process.engine):
+            return f"the engine process is stopped (PID {process.pid}, {process.title})"
+        if process.state == "Z" and process.comm.startswith("VLLM::"):
+            return f"the engine process is dead (PID {process.pid}, {process.title})"
+    if judged and main.engine and not any(each.alive and each.engine for each in processes[1:]):
+        return f"the engine process is gone, and only its parent runs (PID {main.pid}, {main.title})"
+    return ""
+
 
 NO_IMAGE = {"exists": False, "id": "", "name": "", "fingerprint": "", "repo_digests": []}
 DEVICES = ("/dev/infiniband", "/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs*")  # what RDMA needs; umad and issm manage a subnet
@@ -49,9 +118,9 @@ def text_of(path: str) -> str:
         return ""
 
 
-def process_table(root: str = "/proc") -> list[processes.Process]:
+def process_table(root: str = "/proc") -> list[Process]:
     """Return the node's processes. One that ends meanwhile is left out."""
-    found = [processes.parse(int(name), text_of(os.path.join(root, name, "stat"))) for name in os.listdir(root) if name.isdigit()]
+    found = [process_of(int(name), text_of(os.path.join(root, name, "stat"))) for name in os.listdir(root) if name.isdigit()]
     return [process for process in found if process is not None]
 
 
@@ -69,11 +138,11 @@ def look_at_processes(containers: list[dict[str, Any]], receipt: dict[str, Any],
         if not state["running"]:
             continue
         # The command line of a process in trouble can block its reader: only those of the container are read.
-        found = [each._replace(command=command_of(each.pid, root)) for each in processes.tree(table, state["pid"])]
+        found = [each._replace(command=command_of(each.pid, root)) for each in process_tree(table, state["pid"])]
         out["count"] += len([process for process in found if process.engine])
         out["cpu_seconds"] += sum(process.ticks for process in found) / os.sysconf("SC_CLK_TCK")
         paused = f"the container {state['name']} is paused" if state["status"] == "paused" else ""
-        out["fault"] = out["fault"] or paused or processes.fault(found, judged > log.stamp_to_ns(state["started_at"]))
+        out["fault"] = out["fault"] or paused or engine_fault(found, judged > log.stamp_to_ns(state["started_at"]))
     return out
 
 
@@ -247,7 +316,7 @@ def gpu_memory(containers: list[dict[str, Any]], run: Run = run_command, root: s
     if mains:
         table = process_table(root)
         code, out, _err = run(["nvidia-smi", *gpu.PROCESSES], timeout=SMI_SECONDS)
-        figures["engine"] = gpu.used_by(out if code == 0 else "", found.uuid, {each.pid for main in mains for each in processes.tree(table, main)})
+        figures["engine"] = gpu.used_by(out if code == 0 else "", found.uuid, {each.pid for main in mains for each in process_tree(table, main)})
     return {f"gpu_{name}_kib": int(figure * 1024) for name, figure in figures.items() if figure is not None}
 
 

@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Releases: the name of one, and the reasons for a start."""
+"""Releases: the name of one, the reasons for a start, and what a report shows of a boot."""
 
 from __future__ import annotations
 
@@ -46,6 +46,11 @@ def runs(look: Mapping[str, Any] | None, release: str = "") -> bool:
     if not release:
         return any(each.get("running") for each in look.get("containers") or [])
     return running_release(look) == release and not (look.get("processes") or {}).get("fault")
+
+
+def passed_before(looks: Iterable[Mapping[str, Any]], release: str) -> bool:
+    """Whether a release has passed its gate on a rank."""
+    return any(entry["id"] == release and entry.get("good") for each in looks for entry in each["releases"])
 
 
 def moved_tag(info: Mapping[str, Any]) -> str:
@@ -224,3 +229,22 @@ def stale_releases(info: Mapping[str, Any], keep: int, protected: Iterable[str])
     rest = sorted((r for r in info.get("releases") or [] if r["id"] not in safe), key=lambda r: not r.get("good"))
     room = max(0, keep - len(safe - {""}))
     return [r["id"] for r in rest[room:]]
+
+
+#: What a report shows of a boot: the part of its receipt without log facts and checks.
+BRIEF = (
+    "release", "profile", "time", "passed", "class", "msg", "seconds", "pool", "measured", "drift", "version", "attention_backend", "kv_cache_dtype", "models",
+)  # fmt: skip
+BRIEF_OF_RANK = ("rank", "host", "stages", "memory", "memory_series", "lost", "start_error")
+
+
+def brief(receipt: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of a receipt that a report shows. A value that is null or missing is left out, and the models are their names."""
+    out = {key: receipt[key] for key in BRIEF if receipt.get(key) is not None}
+    ranks = receipt.get("ranks")
+    out["ranks"] = [
+        {key: each[key] for key in BRIEF_OF_RANK if each.get(key) is not None} for each in (ranks if isinstance(ranks, list) else []) if isinstance(each, dict)
+    ]
+    models = out.get("models")
+    out["models"] = [str(each.get("id") if isinstance(each, dict) else each) for each in (models if isinstance(models, list) else [])][:4]
+    return out

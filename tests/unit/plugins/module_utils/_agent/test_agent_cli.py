@@ -18,11 +18,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, commands, doctor, logs, look, protocol, verbs_change
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import commands, doctor, logs, look, protocol, verbs_change
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import group as place
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import AgentMissing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.logs import Line
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import AgentMissing, RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.service import Service
 from ansible_collections.gb10.cluster.plugins.module_utils._common import redact
 from ansible_collections.gb10.cluster.plugins.module_utils._docker.log import ns_to_stamp, stamp_to_ns
@@ -714,7 +713,7 @@ def test_a_user_without_access_needs_sudo(group: Group, monkeypatch: pytest.Monk
     def denied(*_arguments: Any, **_settings: Any) -> dict[str, Any]:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(client, "call", denied)
+    monkeypatch.setattr(protocol, "call", denied)
     assert group.gb10("status", code=1).err == "This user has no access to the agent. Run with sudo.\n"
 
 

@@ -17,11 +17,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, config, history, listener, protocol
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import config, history, listener, protocol
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import service as module
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import AgentMissing
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import AgentMissing, RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.rank import RankService
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.service import Service
 from unit.fixtures.agent.wire import HELLO, FakeActor, FakeRank, configuration, descriptors, fake_ssh, until
@@ -39,7 +38,7 @@ class Node:
         self.service = Service(configuration(folder, rank), run_dir=str(self.run), rank=self.rank, actor=self.actor)
 
     def call(self, verb: str, **arguments: Any) -> dict[str, Any]:
-        return client.call(verb, arguments, socket=str(self.run / "admin.sock"), timeout=LIMIT)
+        return protocol.call(verb, arguments, socket=str(self.run / "admin.sock"), timeout=LIMIT)
 
     def raw(self, line: bytes, name: str = "admin.sock") -> dict[str, Any]:
         with socket.socket(socket.AF_UNIX) as connection:
@@ -186,7 +185,7 @@ def test_the_client_names_a_missing_agent(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(str(tmp_path / "admin.sock"))
     with pytest.raises(AgentMissing, match=r"Connection refused.*systemctl start gb10-agent"):
-        client.call("hello", socket=str(tmp_path / "admin.sock"))
+        protocol.call("hello", socket=str(tmp_path / "admin.sock"))
 
 
 def test_the_client_reports_an_agent_that_ends_during_a_call(worker: Node) -> None:
@@ -203,7 +202,7 @@ def test_the_client_reports_an_agent_that_does_not_answer(worker: Node) -> None:
     go_on = threading.Event()
     worker.rank.answers["look"] = lambda _request: protocol.success({"late": go_on.wait(LIMIT)})
     with pytest.raises(RankError, match=r"The agent did not answer look within 0\.05 s"):
-        client.call("look", socket=str(worker.run / "admin.sock"), timeout=0.05)
+        protocol.call("look", socket=str(worker.run / "admin.sock"), timeout=0.05)
     go_on.set()
 
 

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import store as module
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import Store
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import folder as module
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Store
 
 
 @pytest.fixture

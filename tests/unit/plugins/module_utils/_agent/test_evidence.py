@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import client, commands, evidence
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import commands, evidence, protocol
 from unit.fixtures.docker.engine import FakeEngine, serving
 
 
@@ -98,7 +98,7 @@ HALF_HOUR, DAY = (f"== memory of the last {span}: seconds since the epoch, MemFr
 
 
 def test_the_samples_of_a_running_agent_are_figures_of_the_moment(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "call", lambda *_words, **_more: {"recent": "1795000000 1 2 0;1795000005 3 4 0", "day": "1795000000 1 2 0"})
+    monkeypatch.setattr(protocol, "call", lambda *_words, **_more: {"recent": "1795000000 1 2 0;1795000005 3 4 0", "day": "1795000000 1 2 0"})
     text, figures = node.collect()
     assert f"{HALF_HOUR}1795000000 1 2 0;1795000005 3 4 0\n" in figures
     assert f"{DAY}1795000000 1 2 0\n" in figures

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import api_key, client, look
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import api_key, look, protocol
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import liveness
 from unit.fixtures.docker.engine import serving
 
@@ -23,10 +23,10 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """This machine may have an agent or a bandwidth receipt of its own."""
 
     def missing(*_words: object, **_more: object) -> None:
-        raise client.AgentMissing("no socket")
+        raise protocol.AgentMissing("no socket")
 
     monkeypatch.setattr(look, "BANDWIDTH", str(tmp_path / "bandwidth.json"))
-    monkeypatch.setattr(client, "call", missing)
+    monkeypatch.setattr(protocol, "call", missing)
 
 
 def put(folder: Path, name: str, content: object) -> None:
@@ -106,5 +106,5 @@ def test_newest_events_are_returned(tmp_path: Path) -> None:
 def test_memory_of_an_agent_that_does_not_answer_is_read_from_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path, "agent/memory.json", {"day": "5 1 2 3"})
     assert read(tmp_path)["memory"] == {"recent": "", "day": "5 1 2 3", "source": "file"}
-    monkeypatch.setattr(client, "call", lambda *_words, **_more: {"recent": "9 1 2 3", "day": "5 1 2 3"})
+    monkeypatch.setattr(protocol, "call", lambda *_words, **_more: {"recent": "9 1 2 3", "day": "5 1 2 3"})
     assert read(tmp_path)["memory"] == {"recent": "9 1 2 3", "day": "5 1 2 3", "source": "agent"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.unserved import Unserved
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.watch import Unserved
 
 YEARS = 94_608_000.0
 

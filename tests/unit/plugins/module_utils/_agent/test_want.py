@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import AgentMissing
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.commands import desire
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.group import CommandError
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.want import desire
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import AgentMissing, RankError
 
 PARAMS: dict[str, Any] = {"state": "serving", "release": "abc", "by": "admin@ctl", "reasons": [], "options": {"timeout": 60}, "takeover": False, "seen": 0}
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import preflight_facts
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.client import AgentMissing
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import AgentMissing, RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._checks import judge
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import Group, Rank, Requirements, Skipped
 from ansible_collections.gb10.cluster.plugins.module_utils._host import kho

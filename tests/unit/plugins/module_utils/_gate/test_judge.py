@@ -10,8 +10,8 @@ import jmespath
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import boot, converge
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import Actor
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Store
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError, RankLost
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import Store
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import judge as judges
 from ansible_collections.gb10.cluster.plugins.module_utils._host.memory_series import parse
 from shared_samples import needs_shared, samples

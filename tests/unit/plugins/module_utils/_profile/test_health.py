@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.health import health_check
-from ansible_collections.gb10.cluster.plugins.module_utils._release import processes
+from ansible_collections.gb10.cluster.plugins.module_utils._release import node
 
 Row = tuple[int, int, str, str, str]  # pid, parent, state, comm, command line
 
@@ -63,8 +63,8 @@ def run(root: str, *places: str) -> tuple[int, str]:
 def test_the_processes_decide_as_they_do_on_the_node(tmp_path: Path, rows: list[Row], text: str) -> None:
     code, message = run(folder(tmp_path, rows))
     assert (code, message) == (1 if text else 0, text)
-    tree = processes.tree([processes.Process(*row) for row in rows], 1)
-    assert bool(processes.fault(tree, judged=True)) == bool(text)
+    tree = node.process_tree([node.Process(*row) for row in rows], 1)
+    assert bool(node.engine_fault(tree, judged=True)) == bool(text)
 
 
 def test_a_table_without_the_main_process_is_a_failure(tmp_path: Path) -> None:

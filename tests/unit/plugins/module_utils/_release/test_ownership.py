@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._release import ownership
+from ansible_collections.gb10.cluster.plugins.module_utils._release.group import refusal
 
 IDS = ("a" * 32, "b" * 32)
 
@@ -42,6 +42,6 @@ def placed(number: int, rank: int) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_nodes_of_another_group_or_head_are_named_with_the_ways(infos: list[dict[str, Any]], words: list[str]) -> None:
-    text = ownership.refusal(infos, "duo", ["one", "two"])
+    text = refusal(infos, "duo", ["one", "two"])
     assert bool(text) == bool(words)
     assert all(word in text for word in words), text

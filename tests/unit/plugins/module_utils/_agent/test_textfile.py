@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._watch.textfile import render
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.outside import render
 
 WATCH: dict[str, Any] = {
     "state": "serving", "fault": {}, "missing": [], "restarts": {"rank_dead": 2, "wedge": 1}, "unserved_seconds": 412.25,

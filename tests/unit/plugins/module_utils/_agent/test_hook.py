@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._watch import hook
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import outside
 
 EVENT = {"kind": "fault", "cause": "wedge", "group": "pair1", "text": 'spark-2 waits; $(touch /tmp/x) "two"\nlines', "rank": 1, "at": "2026-11-23T17:00:00Z"}
 
@@ -25,7 +25,7 @@ def script(tmp_path: Path, text: str) -> str:
 
 
 def run_hook(words: list[str], event: dict[str, Any] | None = None) -> list[str]:
-    return hook.notify({"hook": words, "webhook": ""}, event or EVENT)
+    return outside.notify({"hook": words, "webhook": ""}, event or EVENT)
 
 
 def test_the_hook_gets_the_event_on_stdin_and_in_its_environment(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_the_failure_of_a_hook_is_a_sentence_without_its_arguments(tmp_path: Pat
 
 
 def test_a_slow_hook_is_ended_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hook, "HOOK_SECONDS", 0.5)
+    monkeypatch.setattr(outside, "HOOK_SECONDS", 0.5)
     program = script(tmp_path, "(sleep 2; touch late) & sleep 60")
     begin = time.monotonic()
     assert run_hook([program, "--key=k9"]) == [f"The hook {program} failed: it did not end within 0.5 s."]
@@ -92,7 +92,7 @@ other = pytest.fixture(serve, name="other")
 
 
 def post(url: str) -> list[str]:
-    return hook.notify({"hook": "", "webhook": url}, EVENT)
+    return outside.notify({"hook": "", "webhook": url}, EVENT)
 
 
 def test_the_webhook_gets_the_event_as_json(server: tuple[type[Handler], str]) -> None:
@@ -119,7 +119,7 @@ def test_a_redirect_is_not_followed(server: tuple[type[Handler], str], other: tu
 def test_a_slow_webhook_does_not_hold_the_agent(server: tuple[type[Handler], str], monkeypatch: pytest.MonkeyPatch) -> None:
     kind, url = server
     kind.delay = 2
-    monkeypatch.setattr(hook, "WEBHOOK_SECONDS", 0.3)
+    monkeypatch.setattr(outside, "WEBHOOK_SECONDS", 0.3)
     assert post(f"{url}/T0K3N") == [f"The webhook at {url} failed: it did not answer within 0.3 s."]
 
 
@@ -142,6 +142,6 @@ def test_the_message_of_a_library_does_not_show_the_url(monkeypatch: pytest.Monk
     def raising(url: str, body: bytes) -> int:
         raise error
 
-    monkeypatch.setattr(hook, "post_json", raising)
+    monkeypatch.setattr(outside, "post_json", raising)
     (sentence,) = post("https://user:T0K3N@hooks.example/T0K3N")
     assert sentence == f"The webhook at https://hooks.example failed: {type(error).__name__}."
