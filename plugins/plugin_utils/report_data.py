@@ -26,8 +26,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files impo
 from ansible_collections.gb10.cluster.plugins.module_utils._release.brief import brief
 from ansible_collections.gb10.cluster.plugins.module_utils._release.group import rank_fault, unread
 from ansible_collections.gb10.cluster.plugins.module_utils._release.summary import seconds_text
-from ansible_collections.gb10.cluster.plugins.plugin_utils import receipts as kept_receipts
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import plain
+from ansible_collections.gb10.cluster.plugins.plugin_utils.receipts import MOST_FILES, in_order
 
 Found = Mapping[str, Any]
 CACHE = "report-nodes.json"
@@ -75,7 +75,7 @@ def _load(path: Path) -> dict[str, Any]:
 
 def receipts_in(folder: Path) -> list[dict[str, Any]]:
     """Return the briefs of the newest receipts in a group's folder that can be read."""
-    return [brief(each) for each in map(_load, kept_receipts.newest(folder)) if each]
+    return [brief(each) for each in map(_load, in_order(folder)[-MOST_FILES:]) if each]
 
 
 def bench_in(folder: Path, group: str) -> dict[str, Any]:
