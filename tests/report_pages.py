@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.plugin_utils import report_data, report_page, report_sources
+from ansible_collections.gb10.cluster.plugins.plugin_utils import report_data, report_page
 
 RECORDED = Path(__file__).parent / "unit/fixtures/report"
 PROFILE = "dspark-nvfp4-1m-seed"
@@ -116,12 +116,12 @@ def recorded(state: str) -> dict[str, Any]:
     """Return the arguments for a state of the container lab. A folder has receipts, report-nodes.json, bench results, and what status.yml reported."""
     folder = RECORDED / state
     hosts = ["lab-1", "lab-2"]
-    receipts = report_sources.receipts_in(folder)
-    nodes = report_sources.nodes_of(hosts, {}, folder)
+    receipts = report_data.receipts_in(folder)
+    nodes = report_data.nodes_of(hosts, {}, folder)
     found = json.loads((folder / "status.json").read_text(encoding="utf-8"))
     for host, problem in found.pop("problems", dict.fromkeys(hosts, "")).items():
         nodes[host]["problem"] = problem
     return {
         "group": "pair1", "hosts": hosts, "made": "2026-11-25 08:00", "status": found, "nodes": nodes, "receipts": receipts,
-        "profiles": {}, "bench": report_sources.bench_in(folder, "pair1"),
+        "profiles": {}, "bench": report_data.bench_in(folder, "pair1"),
     }  # fmt: skip

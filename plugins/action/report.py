@@ -12,7 +12,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
-from ansible_collections.gb10.cluster.plugins.plugin_utils import report_data, report_page, report_sources
+from ansible_collections.gb10.cluster.plugins.plugin_utils import report_data, report_page
 
 
 class ActionModule(ActionBase):
@@ -46,19 +46,14 @@ class ActionModule(ActionBase):
         known = [host for host in hosts if host in variables]
         results = {host: {key: dict(variables[host].get(args["registers"][key]) or {}) for key in ("fabric", "info")} for host in known}
         try:
-            nodes, receipts = report_sources.nodes_of(hosts, results, folder), report_sources.receipts_in(folder)
-            notes = []
-            for host, node in nodes.items():
-                if node["problem"]:
-                    shown = f"What is shown of it was read at {node['read_at']}." if node.get("read_at") else "Nothing is known of it."
-                    notes.append(f"{host} was not read: {node['problem']}. {shown}")
-            bench, made = report_sources.bench_in(Path(args["bench"]), name), utc.stamp()[:16].replace("T", " ")
-            page = report_data.plan(name, hosts, args["status"], nodes, receipts, args["profiles"], bench, made, notes)
+            nodes, receipts = report_data.nodes_of(hosts, results, folder), report_data.receipts_in(folder)
+            bench, made = report_data.bench_in(Path(args["bench"]), name), utc.stamp()[:16].replace("T", " ")
+            page = report_data.plan(name, hosts, args["status"], nodes, receipts, args["profiles"], bench, made)
             dest.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(str(dest), report_page.render(page), 0o600)
         except OSError as error:
             where = error.filename or dest
             raise AnsibleActionFail(f"{name}: {where} on the controller cannot be written: {error.strerror}. Set report_dest to a folder that can.") from error
-        lines = [page["sentence"], f"{name}: report {dest}", *(f"{name}: {each}" for each in notes)]
+        lines = [page["sentence"], f"{name}: report {dest}", *(f"{name}: {each}" for each in page["notes"])]
         figures = {part["id"]: len(part["figures"]) for part in page["sections"]}
-        return {"changed": False, "path": str(dest), "figures": figures, "notes": notes, "lines": lines}
+        return {"changed": False, "path": str(dest), "figures": figures, "notes": page["notes"], "lines": lines}

@@ -18,12 +18,8 @@ MOST_FILES = 200  # of a group. The oldest go; a node keeps the receipt of each 
 _NAME = re.compile(r"[0-9A-Za-z]{1,40}-[0-9A-Za-z]{1,40}-(passed|failed)\.json")
 
 
-def newest(folder: Path) -> list[Path]:
-    """Return the receipts in a group's folder that count, the oldest first."""
-    return _all(folder)[-MOST_FILES:]
-
-
-def _all(folder: Path) -> list[Path]:
+def in_order(folder: Path) -> list[Path]:
+    """Return the receipts in a group's folder, the oldest first. Those that count are the last MOST_FILES."""
     return sorted(path for path in folder.glob("*.json") if _NAME.fullmatch(path.name))
 
 
@@ -48,7 +44,7 @@ def keep(receipts: str | None, receipt: dict[str, Any]) -> dict[str, Any]:
         text = json.dumps(receipt | kept | {"path": str(path)}, indent=2, sort_keys=True, default=str) + "\n"
         write_atomically(str(path), text, 0o600)
         kept["path"] = str(path)
-        for old in _all(folder)[:-MOST_FILES]:
+        for old in in_order(folder)[:-MOST_FILES]:
             with contextlib.suppress(OSError):
                 old.unlink()
         if receipt.get("passed"):

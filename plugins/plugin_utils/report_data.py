@@ -1,27 +1,37 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE: what the report of a serving group shows, as figures and tables, from what was read. Pure. Controller only.
+"""PRIVATE: what the report of a serving group reads on the controller, and what it shows, as figures and tables. Controller only.
 
+It reads results of this run, receipts and bench results, and what an earlier report read of a node. What is not JSON is left out.
 A figure is a mapping: kind (stages, bars, lines), title, desc (its content in words), unit, labels, series (a list of name and values).
 Values of `lines` are pairs of x and y, and `epoch` tells that x is a time. The page has a sentence for a section without data.
 """
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stages import STAGES
+from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded, redact
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.bandwidth import Thresholds
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.bench import compared, words_of
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.gate import finite
 from ansible_collections.gb10.cluster.plugins.module_utils._host.memory_series import Sample, parse
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
+from ansible_collections.gb10.cluster.plugins.module_utils._release.release import brief
+from ansible_collections.gb10.cluster.plugins.module_utils._release.group import rank_fault, unread
 from ansible_collections.gb10.cluster.plugins.module_utils._release.summary import seconds_text
+from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import plain
+from ansible_collections.gb10.cluster.plugins.plugin_utils.receipts import MOST_FILES, in_order
 
 Found = Mapping[str, Any]
-Find = Callable[[Found], Any]
+CACHE = "report-nodes.json"
+RECORDS = ("read_at", "receipts", "events", "memory", "bandwidth")
 MOST_BOOTS, MOST_RELEASES, MOST_ROWS, MOST_POINTS = 200, 12, 40, 300
 MOST_PROBLEMS, MOST_RANKS, MOST_STAGES, MOST_UNKNOWN, LONGEST_BOOT = 6, 32, 40, 8, 7 * 86400.0  # what a receipt has beyond this is not of a boot
 GAP_SECONDS = 300.0  # between two samples, from which on a line is interrupted
@@ -30,8 +40,79 @@ ENOUGH_OF_A_DAY = 30  # samples; a younger agent has more in its last half hour
 STAGE_WORDS = dict(zip(STAGES, (
     "starting", "arguments", "configuration", "rendezvous", "weights", "KV cache", "CUDA graphs", "engine", "API", "completions",
 )))  # fmt: skip
-MEMORY_HEAD = ["rank", "lowest MemAvailable, GiB", "lowest MemFree, GiB", "swap used since the first sample, GiB"]
-PUBLISHED = "published by the source"
+MEMORY_HEAD = ("rank", "lowest MemAvailable, GiB", "lowest MemFree, GiB", "swap used since the first sample, GiB")
+PUBLISHED, MINIMUM = "published by the source", "the gate's minimum"
+#: The title and the head of the table of each section.
+SECTIONS: dict[str, tuple[str, Sequence[str]]] = {
+    "boot": ("Boot timeline", ("release", "rank", "stages")),
+    "boot-memory": ("Memory during the boot", MEMORY_HEAD),
+    "memory": ("Memory of the last day", MEMORY_HEAD),
+    "pool": ("KV pool and concurrency over releases", ()),
+    "speed": ("Measured and published speed", ("figure", "measured", "published", "difference")),
+    "rails": ("Rails and their bandwidth", ("rank", "interface", "RDMA device", "address", "link", "speed", "MTU", "GID index")),
+    "verdicts": ("Verdicts", ("time", "release", "profile", "verdict", "duration", "sentence")),
+    "events": ("Last events of the agent", ("time", "kind", "event")),
+}
+#: Of the last good boot: name, place in its receipt, form.
+CARDS = (
+    ("KV pool", "pool", "effective_tokens", "{:,.0f} tokens"), ("context", "pool", "context", "{:,.0f} tokens"),
+    ("concurrency", "pool", "concurrency", "{:,.2f}"), ("decode, one stream", "measured", "decode_tok_s", "{:,.1f} tokens/s"),
+    ("prefill", "measured", "prefill_tok_s", "{:,.0f} tokens/s"),
+)  # fmt: skip
+
+
+# --- what is read
+
+
+def _load(path: Path) -> dict[str, Any]:
+    """Return the object of a JSON file, with printable texts and without secrets; empty if it cannot be read."""
+    try:
+        found = redact.masked(plain(json.loads(bounded.text(str(path)))))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def receipts_in(folder: Path) -> list[dict[str, Any]]:
+    """Return the briefs of the newest receipts in a group's folder that can be read."""
+    return [brief(each) for each in map(_load, in_order(folder)[-MOST_FILES:]) if each]
+
+
+def bench_in(folder: Path, group: str) -> dict[str, Any]:
+    """Return the last result of bench.yml of a group, with its time; empty without one."""
+    files = ((_load(path), path.stem[-16:]) for path in sorted(folder.glob(f"{group}-????????T??????Z.json"), reverse=True))
+    return next(({**found, "at": f"{at[:4]}-{at[4:6]}-{at[6:8]} {at[9:11]}:{at[11:13]}"} for found, at in files if found), {})
+
+
+def _read(fabric: Found, info: Found) -> dict[str, Any]:
+    """Return what this run has read of a node, as it is kept for later reports; if it has not, only `problem`, why not."""
+    if not info or info.get("skipped"):
+        return {"problem": "it is not in this run"}
+    if info.get("unreachable"):
+        return {"problem": "the node is unreachable"}
+    if info.get("failed"):
+        return {"problem": str(info.get("msg") or "no reason is given").strip().splitlines()[0][:300].rstrip(".")}
+    available = at(info, "memory", "available_kib")
+    memory = f", {available / 2**20:.1f} GiB of memory available" if available else ""
+    state = f"not known: {unread(info)}" if unread(info) else (rank_fault(info) or "its container runs") + memory
+    rails = {key: fabric.get(key) or [] for key in ("rails", "problems")} if "rails" in fabric else {}  # the task's failure is ignored
+    return dict(redact.masked({**{key: info["records"][key] for key in RECORDS}, "state": state, "fabric": rails, "problem": ""}))
+
+
+def nodes_of(hosts: Sequence[str], results: Mapping[str, Found], folder: Path) -> dict[str, dict[str, Any]]:
+    """Return by host what is known of each node: read in this run, else by an earlier report, with `problem`. What this run has read is kept.
+
+    `results` are, by host, `fabric` and `info`: the results of roce_info and vllm_rank_info. Raises OSError.
+    """
+    kept, now = _load(folder / CACHE), {host: _read(at(results, host, "fabric") or {}, at(results, host, "info") or {}) for host in hosts}
+    known = {host: {**(kept.get(host, {}) if node["problem"] else {}), **node} for host, node in now.items()}
+    if not all(node["problem"] for node in now.values()):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(str(folder / CACHE), json.dumps({host: node for host, node in known.items() if "state" in node}) + "\n", 0o600)
+    return known
+
+
+# --- words and forms
 
 
 def at(found: Any, *path: str) -> Any:
@@ -51,10 +132,9 @@ def took(found: Found) -> str:
     return seconds_text(finite(found.get("seconds")) or 0.0)
 
 
-def section(
-    name: str, title: str, figures: Sequence[Found] = (), rows: Sequence[Sequence[str]] = (), head: Sequence[str] = (), text: Sequence[str] = ()
-) -> dict[str, Any]:  # fmt: skip
+def section(name: str, figures: Sequence[Found] = (), rows: Sequence[Sequence[str]] = (), text: Sequence[str] = ()) -> dict[str, Any]:
     """Return a section. A table without rows is left out."""
+    title, head = SECTIONS[name]
     return {"id": name, "title": title, "figures": list(figures), "table": {"head": head, "rows": rows} if rows else None, "text": list(text)}
 
 
@@ -64,14 +144,6 @@ def bars(title: str, unit: str, labels: Sequence[str], series: Mapping[str, Sequ
     form = "{:,.0f}" if unit == "tokens" else "{:,.4g}"
     words = [f"{label}: " + ", ".join(f"{name} {form.format(values[place])}" for name, values in shown if values[place]) for place, label in enumerate(labels)]
     return {"kind": "bars", "title": title, "desc": f"In {unit}. {'; '.join(words)}.", "unit": unit, "labels": list(labels), "series": shown}
-
-
-def merged(*sources: Sequence[Found]) -> list[Found]:
-    """Return the boots of all sources by time, each once: the first source that has it counts."""
-    found: dict[tuple[str, str], Found] = {}
-    for boot in (each for source in sources for each in source):
-        found.setdefault((str(boot.get("time") or ""), str(boot.get("release") or "")), boot)
-    return [found[key] for key in sorted(found, key=lambda key: key[0])][-MOST_BOOTS:]
 
 
 def verdict_words(boot: Found) -> str:
@@ -118,18 +190,13 @@ def boot_section(boots: Sequence[Found]) -> dict[str, Any]:
         figures.append({"kind": "stages", "title": title, "desc": desc, "unit": "s", "labels": [place for place, _times in ranks], "series": series})
         rows += [[str(boot.get("release")), *row] for row in spent]
     text += ["A worker's log has no stage after its KV cache or its CUDA graphs: its last bar goes on until the boot ends."] if rows else []
-    return section("boot", "Boot timeline", figures, rows, ["release", "rank", "stages"], text)
-
-
-def thinned(samples: Sequence[Sample], most: int = MOST_POINTS) -> list[Sample]:
-    """Return at most `most` samples: of each stretch the one with the least memory available."""
-    size = -(-len(samples) // most) or 1
-    return [min(samples[start : start + size], key=lambda each: each.available) for start in range(0, len(samples), size)]
+    return section("boot", figures, rows, text)
 
 
 def memory_figure(title: str, samples: Sequence[Sample], is_epoch: bool) -> dict[str, Any]:
-    """Return the lines of a rank's memory, with an interruption where samples are missing."""
-    kept, gap = thinned(samples), max(GAP_SECONDS, 4 * (samples[-1].seconds - samples[0].seconds) / MOST_POINTS)
+    """Return the lines of a rank's memory, with an interruption where samples are missing. Of each stretch the sample with the least memory counts."""
+    size, gap = -(-len(samples) // MOST_POINTS), max(GAP_SECONDS, 4 * (samples[-1].seconds - samples[0].seconds) / MOST_POINTS)
+    kept = [min(samples[start : start + size], key=lambda each: each.available) for start in range(0, len(samples), size)]
     series: dict[str, list[tuple[float, float | None]]] = {"MemAvailable": [], "MemFree": [], "SwapFree": []}
     for number, each in enumerate(kept):
         for name, value in zip(series, (each.available, each.free, each.swap_free)):
@@ -143,41 +210,44 @@ def memory_figure(title: str, samples: Sequence[Sample], is_epoch: bool) -> dict
     return {"kind": "lines", "title": title, "desc": desc, "unit": "GiB", "epoch": is_epoch, "labels": [], "series": list(series.items())}
 
 
-def _memory(name: str, title: str, series: Sequence[tuple[str, Sequence[Sample]]], is_epoch: bool, text: Sequence[str] = ()) -> dict[str, Any]:
+def memory_section(name: str, series: Sequence[tuple[str, Sequence[Sample]]], is_epoch: bool, text: Sequence[str] = ()) -> dict[str, Any]:
     """Return the section of the memory of the ranks that have samples."""
-    ranks = [(place, samples) for place, samples in series if len(samples) > 1]
-    rows = []
+    ranks, rows = [(place, samples) for place, samples in series if len(samples) > 1], []
     for place, samples in ranks:
         swap = max(0, samples[0].swap_free - min(each.swap_free for each in samples))
         rows.append([place, *(f"{each / 1024:.1f}" for each in (min(s.available for s in samples), min(s.free for s in samples), swap))])
-    return section(name, title, [memory_figure(place, samples, is_epoch) for place, samples in ranks], rows, MEMORY_HEAD, text)
+    return section(name, [memory_figure(place, samples, is_epoch) for place, samples in ranks], rows, text)
 
 
 def boot_memory_section(boots: Sequence[Found]) -> dict[str, Any]:
     """Return the memory of all ranks during the last boot that has samples."""
     boot = next((each for each in reversed(boots) if any(rank.get("memory_series") for _place, rank in ranks_of(each))), None)
     text = [f"The boot of {minute(boot.get('time'))}, which {verdict_words(boot)}."] if boot else []
-    return _memory("boot-memory", "Memory during the boot", [(place, parse(rank.get("memory_series"))) for place, rank in ranks_of(boot)], False, text)
+    return memory_section("boot-memory", [(place, parse(rank.get("memory_series"))) for place, rank in ranks_of(boot)], False, text)
 
 
-def memory_section(nodes: Mapping[str, Found]) -> dict[str, Any]:
-    """Return the memory of all ranks during the last day, or the last half hour of a new agent."""
-    series = []
-    for place, node in nodes.items():
-        day, recent = parse(at(node, "memory", "day")), parse(at(node, "memory", "recent"))
-        series.append((place, day if len(day) >= ENOUGH_OF_A_DAY or len(day) > len(recent) else recent))
-    return _memory("memory", "Memory of the last day", series, True)
+def memory_of(node: Found) -> list[Sample]:
+    """Return the memory of a node during the last day, or the last half hour of a new agent."""
+    day, recent = (parse(at(node, "memory", key)) for key in ("day", "recent"))
+    return day if len(day) >= ENOUGH_OF_A_DAY or len(day) > len(recent) else recent
 
 
 # --- figures over releases
 
 
-def over_releases(boots: Sequence[Found], title: str, unit: str, measured: Find, compare: Mapping[str, Find]) -> list[Found]:
-    """Return bars of one figure of the last good boot of each release, next to what it is compared with; nothing if nothing was measured."""
-    last = {str(boot.get("release")): boot for boot in boots if boot.get("passed") and finite(measured(boot))}
+def over_releases(
+    boots: Sequence[Found], profiles: Found, title: str, unit: str, measured: tuple[str, str], compare: Mapping[str, tuple[str, ...]]
+) -> list[Found]:  # fmt: skip
+    """Return bars of one figure of the last good boot of each release, next to those of its profile; nothing if nothing was measured.
+
+    `measured` is the place of the figure in a receipt, `compare` are places in a profile.
+    """
+    last = {str(boot.get("release")): boot for boot in boots if boot.get("passed") and finite(at(boot, *measured))}
     shown = list(last.values())[-MOST_RELEASES:]
     labels = [f"{str(boot.get('release'))[:8]} {boot.get('profile') or ''}".strip() for boot in shown]
-    return [bars(title, unit, labels, {name: [find(boot) for boot in shown] for name, find in {"measured": measured, **compare}.items()})] if shown else []
+    series = {"measured": [at(boot, *measured) for boot in shown]}
+    series |= {name: [at(profiles, str(boot.get("profile")), *place) for boot in shown] for name, place in compare.items()}
+    return [bars(title, unit, labels, series)] if shown else []
 
 
 def pool_section(boots: Sequence[Found], profiles: Found) -> dict[str, Any]:
@@ -186,19 +256,14 @@ def pool_section(boots: Sequence[Found], profiles: Found) -> dict[str, Any]:
     for title, unit, key, published in (
         ("KV pool", "tokens", "effective_tokens", "kv_pool_tokens"), ("Concurrency at the full context", "requests", "concurrency", "max_concurrency"),
     ):  # fmt: skip
-        compare: dict[str, Find] = {
-            PUBLISHED: lambda boot, published=published: at(profiles, str(boot.get("profile")), "published", published),  # type: ignore[misc]
-            "the gate's minimum": lambda boot, key=key: at(profiles, str(boot.get("profile")), "gate", key, "min"),  # type: ignore[misc]
-        }
-        figures += over_releases(boots, title, unit, lambda boot, key=key: at(boot, "pool", key), compare)  # type: ignore[misc]
-    return section("pool", "KV pool and concurrency over releases", figures)
+        figures += over_releases(boots, profiles, title, unit, ("pool", key), {PUBLISHED: ("published", published), MINIMUM: ("gate", key, "min")})
+    return section("pool", figures)
 
 
 def speed_section(boots: Sequence[Found], profiles: Found, bench: Found) -> dict[str, Any]:
     """Return what was measured next to what is published: the gate's decode speed, and the last bench.yml."""
-    published = {PUBLISHED: lambda boot: at(profiles, str(boot.get("profile")), "published", "single_stream_tok_s")}
-    title = "Decode speed of one stream, measured by the gate"
-    figures = over_releases(boots, title, "tokens/s", lambda boot: at(boot, "measured", "decode_tok_s"), published)
+    title, published = "Decode speed of one stream, measured by the gate", {PUBLISHED: ("published", "single_stream_tok_s")}
+    figures = over_releases(boots, profiles, title, "tokens/s", ("measured", "decode_tok_s"), published)
     profile = next((boot.get("profile") for boot in reversed(boots) if boot.get("release") == bench.get("release")), None)
     levels, title = list(bench.get("rows") or [])[-MOST_RELEASES:], f"bench.yml of {bench.get('at')}, release {bench.get('release')}"
     known = [(*words_of(key), value, of) for key, value, of in compared(levels, at(profiles, str(profile), "published") or {})[:MOST_ROWS]]
@@ -209,7 +274,7 @@ def speed_section(boots: Sequence[Found], profiles: Found, bench: Found) -> dict
     elif any(finite(each.get("tok_s")) for each in levels):
         labels = [f"{each['concurrency']} at once, depth {each['depth']}" for each in levels]
         figures.append(bars(f"{title}: all streams", "tokens/s", labels, {"measured": [each.get("tok_s") for each in levels]}))
-    return section("speed", "Measured and published speed", figures, rows, ["figure", "measured", "published", "difference"])
+    return section("speed", figures, rows)
 
 
 # --- tables
@@ -230,8 +295,7 @@ def rails_section(nodes: Mapping[str, Found]) -> dict[str, Any]:
         text += [f"Measured on {host} at {minute(tested.get('when'))}: {tested['message']}"] if tested.get("message") else []
     series = {"measured": [gbps for _name, gbps in measured], "wanted of a rail of a GB10": [Thresholds().rail_gbps] * len(measured)}
     figures = [bars("RDMA write, all rails at once", "Gb/s", [name for name, _gbps in measured], series)] if measured else []
-    head = ["rank", "interface", "RDMA device", "address", "link", "speed", "MTU", "GID index"]
-    return section("rails", "Rails and their bandwidth", figures, rows, head, text)
+    return section("rails", figures, rows, text)
 
 
 def verdict_section(boots: Sequence[Found]) -> dict[str, Any]:
@@ -241,50 +305,46 @@ def verdict_section(boots: Sequence[Found]) -> dict[str, Any]:
         drift = f" Changed since the last good boot: {'; '.join(map(str, boot['drift']))}." if boot.get("drift") else ""
         shown = [str(boot.get("release") or ""), str(boot.get("profile") or ""), verdict_words(boot), took(boot), f"{boot.get('msg') or ''}{drift}"]
         rows.append([minute(boot.get("time")), *shown])
-    return section("verdicts", "Verdicts", rows=rows, head=["time", "release", "profile", "verdict", "duration", "sentence"])
+    return section("verdicts", rows=rows)
 
 
 def events_section(events: Sequence[Found]) -> dict[str, Any]:
     """Return the last events of the agent, the newest first. The progress of boots is left out: the timeline shows it."""
     shown = [each for each in events if each.get("kind") != "progress"][: -MOST_ROWS - 1 : -1]
     rows = [[str(each.get("at") or "")[:19].replace("T", " "), str(each.get("kind") or ""), str(each.get("text") or "")] for each in shown]
-    return section("events", "Last events of the agent", rows=rows, head=["time", "kind", "event"])
+    return section("events", rows=rows)
 
 
 def cards(boots: Sequence[Found]) -> list[tuple[str, str]]:
     """Return the first figures of the page, of the last boot that passed."""
     boot: Found = next((each for each in reversed(boots) if each.get("passed")), {})
-    numbers = {
-        "KV pool": (at(boot, "pool", "effective_tokens"), "{:,.0f} tokens"), "context": (at(boot, "pool", "context"), "{:,.0f} tokens"),
-        "concurrency": (at(boot, "pool", "concurrency"), "{:,.2f}"), "decode, one stream": (at(boot, "measured", "decode_tok_s"), "{:,.1f} tokens/s"),
-        "prefill": (at(boot, "measured", "prefill_tok_s"), "{:,.0f} tokens/s"),
-    }  # fmt: skip
     out = [("profile", boot.get("profile")), ("model", ", ".join(boot.get("models") or [])), ("release", boot.get("release"))]
-    out += [(name, form.format(finite(value))) for name, (value, form) in numbers.items() if finite(value)]
+    out += [(name, form.format(finite(at(boot, part, key)))) for name, part, key, form in CARDS if finite(at(boot, part, key))]
     return [(name, str(text)) for name, text in [*out, ("last good boot", boot and took(boot)), ("vLLM", boot.get("version"))] if text]
 
 
 def plan(
-    group: str, hosts: Sequence[str], status: Found, nodes: Mapping[str, Found], receipts: Sequence[Found], profiles: Found, bench: Found, made: str,
-    notes: Sequence[str] = (),
+    group: str, hosts: Sequence[str], status: Found, nodes: Mapping[str, Found], receipts: Sequence[Found], profiles: Found, bench: Found, made: str
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the page of a group.
-
-    `status` is what `gb10 status` prints, `profiles` are by name; the others are of report_sources.
-    """
+    """Return the page of a group. `status` is what `gb10 status` prints, `profiles` are by name. Of all sources, the first that has a boot counts."""
     ranks = {f"rank {number} on {host}": nodes.get(host) or {} for number, host in enumerate(hosts)}
-    boots = merged(receipts, *(node.get("receipts") or [] for node in ranks.values()))
+    by_time: dict[tuple[str, str], Found] = {}
+    for boot in [*receipts, *(boot for node in ranks.values() for boot in node.get("receipts") or [])]:
+        by_time.setdefault((str(boot.get("time") or ""), str(boot.get("release") or "")), boot)
+    boots = [by_time[key] for key in sorted(by_time, key=lambda key: key[0])][-MOST_BOOTS:]
     events: Sequence[Found] = next((node["events"] for node in ranks.values() if node.get("events")), [])
-    state, rows = str(status.get("state") or "unknown"), []
+    state, rows, notes = str(status.get("state") or "unknown"), [], []
     for number, (host, node) in enumerate(zip(hosts, ranks.values())):
         read = f"read at {minute(node['read_at'])}" if node.get("read_at") else "never read"
         rows.append([str(number), host, str(node.get("state") or "-"), f"{read}; not now: {node['problem']}" if node.get("problem") else read])
+        shown = f"What is shown of it was read at {node['read_at']}." if node.get("read_at") else "Nothing is known of it."
+        notes += [f"{host} was not read: {node['problem']}. {shown}"] if node.get("problem") else []
     return {
-        "group": group, "made": made, "sentence": str(status.get("sentence") or f"The state of {group} was not read."), "notes": list(notes),
+        "group": group, "made": made, "sentence": str(status.get("sentence") or f"The state of {group} was not read."), "notes": notes,
         "tone": "good" if state in ("serves", "busy") else "neutral" if status.get("ok") or state == "unknown" else "bad",
         "cards": cards(boots), "ranks": {"head": ["rank", "node", "state", "source"], "rows": rows},
         "sections": [
-            boot_section(boots), boot_memory_section(boots), memory_section(ranks), pool_section(boots, profiles),
-            speed_section(boots, profiles, bench), rails_section(ranks), verdict_section(boots), events_section(events),
+            boot_section(boots), boot_memory_section(boots), memory_section("memory", [(place, memory_of(node)) for place, node in ranks.items()], True),
+            pool_section(boots, profiles), speed_section(boots, profiles, bench), rails_section(ranks), verdict_section(boots), events_section(events),
         ],
     }  # fmt: skip

@@ -34,11 +34,6 @@ def ticks(low: float, high: float) -> list[float]:
     return [float(each) for each in range(math.ceil(low / step) * step, math.floor(high) + 1, step)]
 
 
-def moment(seconds: float) -> str:
-    """Return a time of the epoch for an axis."""
-    return time.strftime("%m-%d %H:%M", time.gmtime(seconds))
-
-
 def duration(seconds: float) -> str:
     """Return seconds since a start for an axis."""
     whole = round(seconds)
@@ -63,8 +58,8 @@ def chart(figure: Mapping[str, Any]) -> Any:
         made.range = (0, 1.08 * max(filter(None, (value for _name, values in series for value in values))))
     else:
         times = [x for _name, points in series for x, _y in points]
-        shown = moment if figure["epoch"] else duration
-        made = pygal.XY(**common, height=LINES_HEIGHT, show_dots=False, allow_interruptions=True, x_value_formatter=shown)
+        made = pygal.XY(**common, height=LINES_HEIGHT, show_dots=False, allow_interruptions=True)
+        made.x_value_formatter = (lambda x: time.strftime("%m-%d %H:%M", time.gmtime(x))) if figure["epoch"] else duration
         made.x_labels = ticks(min(times), max(times)) or [min(times), max(times)]
         made.xrange = (min(times), max(times))
         made.range = (0, 1.05 * max(y for _name, points in series for _x, y in points if y is not None) or 1)
@@ -107,8 +102,4 @@ def svg(figure: Mapping[str, Any], name: str) -> str:
 def render(page: Mapping[str, Any]) -> str:
     """Return the HTML of a page of report_data.plan()."""
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
-    sections = [
-        {**part, "figures": [{**figure, "svg": svg(figure, f"{part['id']}-{place}")} for place, figure in enumerate(part["figures"])]}
-        for part in page["sections"]
-    ]
-    return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(page={**page, "sections": sections})
+    return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(page=page, svg=svg)

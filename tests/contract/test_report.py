@@ -28,7 +28,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Browser:
 
 def never_booted() -> dict[str, Any]:
     nodes = {host: {"problem": "the node is unreachable"} for host in report_pages.HOSTS}
-    return {**report_pages.pair(), "status": {}, "nodes": nodes, "receipts": [], "bench": {}, "notes": ["spark-1 was not read."]}
+    return {**report_pages.pair(), "status": {}, "nodes": nodes, "receipts": [], "bench": {}}
 
 
 def no_cable() -> dict[str, Any]:

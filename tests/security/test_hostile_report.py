@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import report_pages
-from ansible_collections.gb10.cluster.plugins.plugin_utils import report_data, report_page, report_sources
+from ansible_collections.gb10.cluster.plugins.plugin_utils import report_data, report_page
 from hostile import places, replaced
 
 pytestmark = pytest.mark.slow
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 MARKUP = "<script>alert(1)</script><svg onload=x>"
 BOOT = report_pages.boot("9b1e61d2a9be", "2026-11-24T10:00:00Z", 12.0, 1990142, 54.9)
 NODE = report_pages.node(0, events=report_pages.events()[:2], receipts=[BOOT])
-GOOD = {key: NODE[key] for key in report_sources.RECORDS} | {"bandwidth": report_pages.pair()["nodes"]["spark-2"]["bandwidth"]}
+GOOD = {key: NODE[key] for key in report_data.RECORDS} | {"bandwidth": report_pages.pair()["nodes"]["spark-2"]["bandwidth"]}
 GOOD["memory"] = {"recent": ";".join(f"{n} 1 2 3" for n in range(0, 100, 5)), "day": "", "source": "agent"}
 INFO = {"containers": [], "processes": {"fault": ""}, "memory": {}}
 
@@ -25,7 +25,7 @@ INFO = {"containers": [], "processes": {"fault": ""}, "memory": {}}
 def page(records: Any) -> str:
     """Return the page if rank 0 returns this, as the action makes it."""
     with tempfile.TemporaryDirectory() as folder:
-        nodes = report_sources.nodes_of(report_pages.HOSTS, {"spark-1": {"fabric": {}, "info": {**INFO, "records": records}}}, Path(folder))
+        nodes = report_data.nodes_of(report_pages.HOSTS, {"spark-1": {"fabric": {}, "info": {**INFO, "records": records}}}, Path(folder))
     return report_page.render(report_data.plan(**{**report_pages.pair(), "receipts": [], "nodes": nodes}))
 
 

@@ -69,7 +69,7 @@ def test_oldest_receipts_go_and_other_files_stay(tmp_path: Path) -> None:
         (folder / f"20250101T{number:06d}Z-4f0c-failed.json").write_text("{}", encoding="utf-8")
     (folder / "report-nodes.json").write_text("{}", encoding="utf-8")
     kept = receipts.keep(str(tmp_path), RECEIPT)
-    left = receipts.newest(folder)
+    left = receipts.in_order(folder)
     assert (len(left), str(left[-1]), left[0].name) == (receipts.MOST_FILES, kept["path"], "20250101T000004Z-4f0c-failed.json")
     assert {path.name for path in folder.iterdir()} - {path.name for path in left} == {"report-nodes.json", "last-good.json"}
 

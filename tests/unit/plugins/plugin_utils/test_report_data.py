@@ -1,13 +1,37 @@
-"""What a report shows, from what was read. Where it is drawn: tests/contract/test_report.py."""
+"""What a report reads of results and of files that may be damaged, and what it shows. Where it is drawn: tests/contract/test_report.py."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import report_pages
 from ansible_collections.gb10.cluster.plugins.module_utils._host.memory_series import Sample
 from ansible_collections.gb10.cluster.plugins.plugin_utils import report_data
+
+HOSTS = report_pages.HOSTS
+RECORDS = {
+    "read_at": "2026-11-25T08:00:00Z", "receipts": [], "events": [{"n": 1, "text": "VLLM_API_KEY=sk-0123456789abcdef0123"}],
+    "memory": {"recent": "5 1 2 3", "day": "", "source": "agent"}, "bandwidth": {}, "changed": False,
+}  # fmt: skip
+FABRIC = {
+    "rails": [{"netdev": "enp1s0f0np0", "hca": None, "carrier": True, "gids": []}], "problems": [{"id": "no_rdma", "message": "m", "remedy": None}], "env": {},
+}  # fmt: skip
+INFO = {"containers": [{"name": "gb10-pair1-rank0", "running": True}], "processes": {"fault": ""}, "memory": {"available_kib": 10 << 20}}
+GOOD = {"fabric": FABRIC, "info": {**INFO, "records": RECORDS}}
+LOST = {"fabric": {"unreachable": True}, "info": {"unreachable": True, "msg": "ssh: no route\nmore"}}
+RECEIPT = {
+    "release": "4f0c", "profile": "p", "time": "2026-11-25T07:00:00Z", "passed": True, "seconds": 50.0, "checks": [{"name": "x"}],
+    "ranks": [{"rank": 0, "facts": {"a": 1}}],
+}  # fmt: skip
+ROW: dict[str, Any] = dict.fromkeys(("depth", "concurrency", "requests", "output_tokens", "completed", "preemptions"), 1) | {"prefix": "cold", "varied": False}
+
+
+def put(folder: Path, name: str, content: object) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
 
 
 def part(name: str, **changes: Any) -> dict[str, Any]:
@@ -49,10 +73,10 @@ def test_memory_is_that_of_the_last_boot_with_samples() -> None:
 
 
 def test_lowest_memory_survives_the_thinning() -> None:
-    samples = [Sample(60 * number, 100, 5 if number == 777 else 9000, 16) for number in range(1440)]
-    kept = report_data.thinned(samples)
-    assert len(kept) <= report_data.MOST_POINTS
-    assert min(each.available for each in kept) == 5
+    samples = [Sample(60 * number, 100, 5120 if number == 777 else 9216, 16) for number in range(1440)]
+    points = dict(report_data.memory_figure("rank 0 on one", samples, True)["series"])["MemAvailable"]
+    assert len(points) <= report_data.MOST_POINTS
+    assert min(value for _seconds, value in points) == 5.0
 
 
 def test_line_is_interrupted_where_samples_are_missing() -> None:
@@ -124,3 +148,59 @@ def test_events_leave_out_progress_and_end_at_the_bound() -> None:
 )
 def test_state_decides_the_tone(status: dict[str, Any], tone: str) -> None:
     assert report_data.plan(**{**report_pages.pair(), "status": status})["tone"] == tone
+
+
+def test_node_that_is_off_is_shown_as_the_last_report_read_it(tmp_path: Path) -> None:
+    first = report_data.nodes_of(HOSTS, {"spark-1": GOOD, "spark-2": GOOD}, tmp_path)
+    assert [first[host]["problem"] for host in HOSTS] == ["", ""]
+    assert first["spark-1"]["state"] == "its container runs, 10.0 GiB of memory available"
+    later = report_data.nodes_of(HOSTS, {"spark-1": GOOD, "spark-2": LOST}, tmp_path)
+    assert later["spark-2"] == {**first["spark-2"], "problem": "the node is unreachable"}
+    again = report_data.nodes_of(HOSTS, {}, tmp_path)
+    assert [again[host]["problem"] for host in HOSTS] == ["it is not in this run"] * 2
+    assert again["spark-1"]["memory"] == RECORDS["memory"]
+
+
+def test_what_is_kept_of_nodes_is_for_its_owner_and_without_secrets(tmp_path: Path) -> None:
+    report_data.nodes_of(HOSTS, {"spark-1": GOOD}, tmp_path)
+    path = tmp_path / report_data.CACHE
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert "sk-0123456789abcdef0123" not in path.read_text(encoding="utf-8")
+
+
+def test_run_that_reads_no_node_writes_nothing(tmp_path: Path) -> None:
+    refused = {"info": {"failed": True, "msg": "sudo: a password is required.\nx"}}
+    found = report_data.nodes_of(HOSTS, {"spark-1": LOST, "spark-2": refused}, tmp_path / "new")
+    assert [found[host] for host in HOSTS] == [{"problem": "the node is unreachable"}, {"problem": "sudo: a password is required"}]
+    assert not (tmp_path / "new").exists()
+
+
+def test_rails_that_could_not_be_read_are_left_out(tmp_path: Path) -> None:
+    failed = {**GOOD, "fabric": {"failed": False, "msg": "No PyYAML"}}
+    assert report_data.nodes_of(["spark-1"], {"spark-1": failed}, tmp_path)["spark-1"]["fabric"] == {}
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null"])
+def test_damaged_record_of_an_earlier_report_counts_as_missing(tmp_path: Path, text: str) -> None:
+    put(tmp_path, report_data.CACHE, text)
+    assert report_data.nodes_of(HOSTS, {}, tmp_path)["spark-1"] == {"problem": "it is not in this run"}
+
+
+def test_receipts_are_read_by_their_name_without_damaged_ones(tmp_path: Path) -> None:
+    put(tmp_path, "20261125T070000Z-4f0c-passed.json", RECEIPT)
+    put(tmp_path, "last-good.json", RECEIPT)
+    put(tmp_path, report_data.CACHE, {})
+    for number, content in enumerate(("", "{", [])):
+        put(tmp_path, f"2026112{number}-4f0c-failed.json", content)
+    found = report_data.receipts_in(tmp_path)
+    assert found == [{"release": "4f0c", "profile": "p", "time": "2026-11-25T07:00:00Z", "passed": True, "seconds": 50.0, "ranks": [{"rank": 0}], "models": []}]
+    assert report_data.receipts_in(tmp_path / "none") == []
+
+
+def test_last_readable_bench_of_the_group_counts(tmp_path: Path) -> None:
+    put(tmp_path, "pair1-20261124T110000Z.json", {"group": "pair1", "release": "4f0c", "rows": [ROW]})
+    put(tmp_path, "pair1-20261125T110000Z.json", "{")
+    put(tmp_path, "pair12-20261126T110000Z.json", {"rows": [ROW]})
+    found = report_data.bench_in(tmp_path, "pair1")
+    assert (found["at"], found["release"]) == ("2026-11-24 11:00", "4f0c")
+    assert report_data.bench_in(tmp_path, "pair2") == {}

@@ -29,7 +29,7 @@ def test_texts_of_nodes_cannot_become_markup() -> None:
         node.update(state=HOSTILE, problem=HOSTILE, fabric=fabric)
     given["nodes"]["spark-1"]["events"] = [{"n": 1, "at": HOSTILE, "kind": HOSTILE, "text": HOSTILE}]
     given["nodes"]["spark-2"]["bandwidth"]["rails"][0]["hca"] = HOSTILE
-    html = report_pages.html({**given, "notes": [HOSTILE]})
+    html = report_pages.html(given)
     assert "alert(1)" in html
     assert "<script" not in html
     assert set(re.findall(r"<svg[^>]{0,6}", html)) == {"<svg xmlns"}
