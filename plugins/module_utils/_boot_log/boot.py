@@ -11,10 +11,10 @@ from collections.abc import Collection
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import patterns as _p
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import STAGES
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import clip
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.failing import Failing
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.line import Line
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stages import STAGES
 
 
 class Boot(Failing):

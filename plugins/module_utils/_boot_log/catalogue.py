@@ -11,8 +11,6 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.failures_data import TEXT
 
-#: The stages of a boot in their order: the parser names them, the gate and the inventory check use them.
-STAGES = ("none", "args", "config", "rendezvous", "load", "kv", "graphs", "init", "listen", "ready")
 _DATA: dict[str, list[Any]] = json.loads(TEXT)
 #: The rows of failures that the log shows, the most specific first.
 CATALOGUE: list[dict[str, Any]] = _DATA["failures"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import STAGES
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stages import STAGES
 
 #: A boot's stage only goes up.
 STAGE_NUMBER = {name: number for number, name in enumerate(STAGES)}

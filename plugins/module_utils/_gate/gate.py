@@ -19,7 +19,8 @@ import math
 import signal
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import STAGES, remedy_of, start_remedy
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import remedy_of, start_remedy
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stages import STAGES
 from ansible_collections.gb10.cluster.plugins.module_utils._common import progress as progress_text
 
 Rank = dict[str, Any]

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import STAGES
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stages import STAGES
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.judge import IDS
 from ansible_collections.gb10.cluster.plugins.module_utils._common import env_file, image_names
 from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import holds_secret
