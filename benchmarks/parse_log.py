@@ -77,7 +77,7 @@ def build(path: Path, size: int, shape: str) -> None:
 
 def alternatives() -> str:
     """Return what the parser looks for in every line, as one extended regular expression."""
-    from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.plan import literals
+    from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import literals
 
     return "|".join(re.sub(r"([.\[\](){}*+?^$|\\])", r"\\\1", literal) for literal in literals())
 

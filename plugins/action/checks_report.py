@@ -13,9 +13,8 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
-from ansible_collections.gb10.cluster.plugins.module_utils._checks import page
+from ansible_collections.gb10.cluster.plugins.module_utils._checks import judge
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import NOT_IN_RUN, Group, Rank, Requirements
-from ansible_collections.gb10.cluster.plugins.module_utils._checks.judge import Verdict, judge, skipped_lines, unknown_ids
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.versions import COMPONENTS
 from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
 from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import ERROR, INFO, SEVERITIES, counts
@@ -84,10 +83,10 @@ class ActionModule(ActionBase):
 
     def _preflight(self, group: Group, options: Mapping[str, Any], variables: Mapping[str, Any]) -> dict[str, Any]:
         """Print the verdict of preflight, write the report, and fail if there are errors."""
-        faults = [*_version_faults(options["needs"]["known_versions"]), *unknown_ids(options["ignore"])]
+        faults = [*_version_faults(options["needs"]["known_versions"]), *judge.unknown_ids(options["ignore"])]
         if faults:
             return {"failed": True, "findings": [], "ignored": [], "not_checked": [], "msg": ". ".join(faults) + "."}
-        verdict, host = judge(group, options["ignore"], options["strict"]), str(variables["inventory_hostname"])
+        verdict, host = judge.judge(group, options["ignore"], options["strict"]), str(variables["inventory_hostname"])
         result, file = verdict.data(), options["file"]
         is_first = host == next((rank.host for rank in group.ranks if not rank.absent), host)
         errors = [each for each in verdict.findings if each.severity == ERROR]
@@ -124,9 +123,9 @@ def _doctor(group: Group, options: Mapping[str, Any], variables: Mapping[str, An
     sources = [str(each) for each in variables.get("ansible_inventory_sources") or ()]
     checkout = Path("playbooks/doctor.yml").is_file() and Path("site.yml").is_file()
     typed = [short(Path(each)) if os.path.isabs(each) else each for each in sources]
-    places = page.Places(typed, checkout, {host: ssh_words(variables["hostvars"][host], host) for host in group.hosts})
-    report = plain(page.report(group, judge(group, options["ignore"], preflight=False), places, utc.stamp()))
-    return {"verdict": page.verdict(report), "lines": page.lines(report), "report": report}
+    places = judge.Places(typed, checkout, {host: ssh_words(variables["hostvars"][host], host) for host in group.hosts})
+    report = plain(judge.report(group, judge.judge(group, options["ignore"], preflight=False), places, utc.stamp()))
+    return {"verdict": judge.verdict(report), "lines": judge.lines(report), "report": report}
 
 
 def _ran(values: Mapping[str, Any], name: str | None) -> dict[str, Any]:
@@ -165,27 +164,27 @@ def _version_faults(entries: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def _text(group: Group, verdict: Verdict, report: str) -> list[str]:
+def _text(group: Group, verdict: judge.Verdict, report: str) -> list[str]:
     """Return everything but errors, which are in the message of the failure."""
     number = counts(verdict.findings)
     where = f"; report: {report}" if report else ""
     out = [f"preflight of {group.name}: {_count(number['error'], 'error')}, {_count(number['warning'], 'warning')}, {number['info']} for information{where}"]
     out += [each.line() for each in verdict.findings if each.severity != ERROR]
     out += [f"ignored {each.id} ({', '.join(each.hosts)}): {each.found}." for each in verdict.ignored]
-    skipped = skipped_lines(verdict.skipped)
+    skipped = judge.skipped_lines(verdict.skipped)
     if len(skipped) > SKIPPED_LINES and not Display().verbosity:
         checks = len({each.id for each in verdict.skipped})
         skipped = [f"skipped: {_count(checks, 'check')}, for {len(skipped)} reasons ({'in the report' if report else '-v prints them'})"]
     return out + skipped
 
 
-def _document(group: Group, verdict: Verdict) -> dict[str, Any]:
+def _document(group: Group, verdict: judge.Verdict) -> dict[str, Any]:
     """Return the verdict of a group for programs."""
     ready = not counts(verdict.findings)[ERROR]
     return {"schema": "gb10.cluster/preflight/2", "time": utc.stamp(), "group": group.name, "hosts": list(group.hosts), "ready": ready, **verdict.data()}
 
 
-def _write(path: str, group: Group, verdict: Verdict) -> None:
+def _write(path: str, group: Group, verdict: judge.Verdict) -> None:
     """Write the report. Raises OSError."""
     facts = {rank.host: {key: value for key, value in rank.facts.items() if key not in ("invocation", "changed", "warnings")} for rank in group.ranks}
     target = Path(os.path.expanduser(path)).absolute()

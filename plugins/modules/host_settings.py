@@ -125,7 +125,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._host.changes import 
 from ansible_collections.gb10.cluster.plugins.module_utils._host.gpu_clocks import GpuClocks
 from ansible_collections.gb10.cluster.plugins.module_utils._host.memory import UmaError
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import HostError
-from ansible_collections.gb10.cluster.plugins.module_utils._host.readahead_node import Readahead
+from ansible_collections.gb10.cluster.plugins.module_utils._host.readahead import Readahead
 from ansible_collections.gb10.cluster.plugins.module_utils._host.tuning import MemoryPolicy
 
 ROLES: dict[str, Callable[[Editor, str, Mapping[str, Any]], dict[str, Any]]] = {

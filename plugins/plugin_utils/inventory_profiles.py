@@ -19,7 +19,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._inventory import con
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import split_by_majority, value_of
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import kv_estimate
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import SPARK_GIB
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.mounts import writable_weights
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.models import writable_weights
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import group_fault, port_fault
 from ansible_collections.gb10.cluster.plugins.plugin_utils import image_folders
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_files import file_faults

@@ -19,10 +19,9 @@ from typing import Any
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import evidence, look, preflight_facts, status
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.group import DIFFERS, Group, answer, show
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError, RankLost
-from ansible_collections.gb10.cluster.plugins.module_utils._checks import page
+from ansible_collections.gb10.cluster.plugins.module_utils._checks import judge
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import Group as Checked
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import Rank, Requirements
-from ansible_collections.gb10.cluster.plugins.module_utils._checks.judge import judge
 from ansible_collections.gb10.cluster.plugins.module_utils._common import redact, utc
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._preflight.facts import live_runner
@@ -40,7 +39,7 @@ def doctor(group: Group, options: argparse.Namespace) -> int:
         show(json.dumps(reading(group)))
         return 0
     found = report(group, options)
-    answer(options, found, page.lines(found, "--json"))
+    answer(options, found, judge.lines(found, "--json"))
     return DIFFERS if found["counts"]["error"] else 0
 
 
@@ -76,7 +75,7 @@ def report(group: Group, options: argparse.Namespace) -> dict[str, Any]:
         liveness=head.get("alive") or {},
     )
     ssh = {str(peer["host"]): [str(peer["address"])] for peer in group.config["peers"]}
-    made = page.report(found, judge(found, preflight=False), page.Places([], True, ssh), utc.stamp())
+    made = judge.report(found, judge.judge(found, preflight=False), judge.Places([], True, ssh), utc.stamp())
     return dict(redact.masked(made, evidence.secrets_in(group.folder)))
 
 

@@ -22,11 +22,11 @@ from ansible_collections.gb10.cluster.plugins.module_utils._common import redact
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, log_slice, metrics
-from ansible_collections.gb10.cluster.plugins.module_utils._host import start_memory
+from ansible_collections.gb10.cluster.plugins.module_utils._host import memory_facts
 from ansible_collections.gb10.cluster.plugins.module_utils._host.changes import Editor
 from ansible_collections.gb10.cluster.plugins.module_utils._host.command import Run, run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
-from ansible_collections.gb10.cluster.plugins.module_utils._host.readahead_node import Readahead
+from ansible_collections.gb10.cluster.plugins.module_utils._host.readahead import Readahead
 from ansible_collections.gb10.cluster.plugins.module_utils._release import files, node
 from ansible_collections.gb10.cluster.plugins.module_utils._release.group import disobeys
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import kept, release_on_disk
@@ -350,7 +350,7 @@ class RankService:
     # Changing.
 
     def _reclaim(self, _by: Caller) -> dict[str, Any]:
-        note = start_memory.reclaim(Node(self._root, self._run))
+        note = memory_facts.reclaim(Node(self._root, self._run))
         self._reclaimed = not note
         return {"note": note}
 

@@ -110,7 +110,7 @@ class Setup:
         hard = engines.hard_memlock(self.node.read("/proc/1/limits"))
         engines.check_attainable(memlock, hard, memlock is None or self.raisable(memlock))
         for path in (DROP_IN, LIMITS):
-            self.edit.require_own(path, MARKER)
+            self.edit.require_own(path)
 
     def validate(self, text: str) -> None:
         """Have dockerd check the merged file before it is used. Engines before 23.0 have no such check."""
@@ -228,7 +228,7 @@ class Setup:
         pending, restart = self.decide(not packages and (merged.text != before or MARKER in (self.node.read(DROP_IN) or "")))
         self.write_daemon_json(merged)
         for path in (DROP_IN, LIMITS):
-            if not self.edit.remove_own(path, MARKER) and self.node.exists(path):
+            if not self.edit.remove_own(path) and self.node.exists(path):
                 self.left.append(f"{path} is not managed by gb10.cluster, so it stays")
         self.edit.remove_empty_folder(os.path.dirname(DROP_IN))
         if pending and self.serving:

@@ -105,10 +105,8 @@ class Watch:
 
     def failed(self, status: int, error: str, what: str) -> dict[str, Any]:
         """Return the outcome of a request that did not succeed."""
-        if status >= 500:
-            return self.result("dead", f"{what}: HTTP {status}: {api_probe.reason_of(error)[:200]}", status)
         if status:
-            return self.result("refused", f"{what}: HTTP {status}: {api_probe.reason_of(error)[:200]}", status)
+            return self.result("dead" if status >= 500 else "refused", f"{what}: HTTP {status}: {api_probe.reason_of(error)[:200]}", status)
         if error.startswith(api_probe.NO_REPLY):
             return self.result("silent", f"{what}: no answer within {time.monotonic() - self.start:.0f} s")
         if error.startswith("ConnectionRefusedError"):

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, Callable
 
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import FileChange, HostError, Node, runner
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import MARKER, FileChange, HostError, Node, runner
 
 
 class Changes:
@@ -101,15 +101,15 @@ class Editor:
                     "system is read-only."
                 ) from error
 
-    def require_own(self, path: str, marker: str) -> None:
+    def require_own(self, path: str) -> None:
         """Refuse to replace a file without our marker."""
         text = self.node.read(path)
-        if text is not None and marker not in text:
-            raise HostError(f"{path} exists and is not managed by gb10.cluster (it does not contain {marker!r}). Move it away, then run again.")
+        if text is not None and MARKER not in text:
+            raise HostError(f"{path} exists and is not managed by gb10.cluster (it does not contain {MARKER!r}). Move it away, then run again.")
 
-    def remove_own(self, path: str, marker: str) -> bool:
+    def remove_own(self, path: str) -> bool:
         """Remove a file with our marker; return whether it was removed."""
-        return marker in (self.node.read(path) or "") and self.write(path, None, f"{path} removed")
+        return MARKER in (self.node.read(path) or "") and self.write(path, None, f"{path} removed")
 
     def remove_empty_folder(self, path: str) -> None:
         """Remove a folder that has nothing in it."""

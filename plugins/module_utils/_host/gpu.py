@@ -34,14 +34,15 @@ def _figure(field: str) -> float | None:
     return found if 0 <= found < LARGEST else None
 
 
+def rows(text: str, fields: int) -> list[list[str]]:
+    """Return the rows of nvidia-smi's CSV with so many fields. A message of the driver has another number of them."""
+    found = ([field.strip() for field in line.split(",")] for line in text.splitlines())
+    return [row for row in found if len(row) == fields]
+
+
 def readings(text: str) -> list[Reading]:
     """Return the GPUs in the output of nvidia-smi with QUERY. A message of the driver is not a GPU."""
-    found = []
-    for line in text.splitlines():
-        power_w, _comma, utilization = (field.strip() for field in line.partition(","))
-        if power_w.startswith("[") or _figure(power_w) is not None:
-            found.append((_figure(power_w), _figure(utilization)))
-    return found
+    return [(_figure(row[0]), _figure(row[1])) for row in rows(text, 2) if row[0].startswith("[") or _figure(row[0]) is not None]
 
 
 def power(text: str) -> float | None:
@@ -66,20 +67,15 @@ class Memory(NamedTuple):
 
 def own_memory(text: str) -> Memory | None:
     """Return the memory of the first GPU, which an engine uses, in the output of nvidia-smi with MEMORY; None if it shares that of the node."""
-    for line in text.splitlines():
-        fields = [field.strip() for field in line.split(",")]
-        if len(fields) != 5:  # a message of the driver
-            continue
-        total, reserved, free = (_figure(field) for field in fields[2:])
-        if not total or UNIFIED in fields[1]:
-            return None
-        return Memory(fields[0], total - (reserved or 0.0), None if free is None else max(0.0, free - CONTEXT_MIB))
+    for uuid, name, *figures in rows(text, 5)[:1]:
+        total, reserved, free = map(_figure, figures)
+        if total and UNIFIED not in name:
+            return Memory(uuid, total - (reserved or 0.0), None if free is None else max(0.0, free - CONTEXT_MIB))
     return None
 
 
 def used_by(text: str, uuid: str, pids: Collection[int]) -> float | None:
     """Return the MiB of one GPU that some processes hold, in the output of nvidia-smi with PROCESSES; None if it does not report them."""
-    rows = [[field.strip() for field in line.split(",")] for line in text.splitlines()]
-    held = [_figure(row[2]) for row in rows if len(row) == 3 and row[0] == uuid and row[1].isdigit() and int(row[1]) in pids]
+    held = [_figure(used) for gpu, pid, used in rows(text, 3) if gpu == uuid and pid.isdigit() and int(pid) in pids]
     known = [figure for figure in held if figure is not None]
     return sum(known) if known and len(known) == len(held) else None

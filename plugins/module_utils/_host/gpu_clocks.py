@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
+from ansible_collections.gb10.cluster.plugins.module_utils._host import gpu
 from ansible_collections.gb10.cluster.plugins.module_utils._host.changes import Editor
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import MARKER, FileChange, HostError
 
@@ -39,8 +40,7 @@ def _whole(field: str) -> int | None:
 
 def parse_gpus(text: str) -> list[Gpu]:
     """Return the GPUs in the output of nvidia-smi with QUERY. A message of the driver is not a GPU."""
-    rows = [[field.strip() for field in line.split(",")] for line in text.splitlines()]
-    return [Gpu(row[0], row[1], _whole(row[2]), _whole(row[3])) for row in rows if len(row) == 4 and _whole(row[0]) is not None]
+    return [Gpu(row[0], row[1], _whole(row[2]), _whole(row[3])) for row in gpu.rows(text, 4) if _whole(row[0]) is not None]
 
 
 class GpuClocks:
@@ -68,12 +68,12 @@ class GpuClocks:
 
     def differs(self, gpus: Sequence[Gpu]) -> str:
         """Return how the driver differs from the settings; empty if it does not."""
-        for gpu in gpus:
-            if self.persistence and gpu.persistence == "Disabled":
-                return f"GPU {gpu.number} reports persistence mode Disabled after `nvidia-smi -pm 1`. Look at `journalctl -u nvidia-persistenced`."
-            if self.cap and gpu.sm_mhz is not None and gpu.sm_mhz > self.cap + STEP_MHZ:
+        for each in gpus:
+            if self.persistence and each.persistence == "Disabled":
+                return f"GPU {each.number} reports persistence mode Disabled after `nvidia-smi -pm 1`. Look at `journalctl -u nvidia-persistenced`."
+            if self.cap and each.sm_mhz is not None and each.sm_mhz > self.cap + STEP_MHZ:
                 remedy = "Choose another value, or update the driver."
-                return f"GPU {gpu.number} runs at {gpu.sm_mhz} MHz after `nvidia-smi -lgc 0,{self.cap}`: the cap has no effect. {remedy}"
+                return f"GPU {each.number} runs at {each.sm_mhz} MHz after `nvidia-smi -lgc 0,{self.cap}`: the cap has no effect. {remedy}"
         return ""
 
     def systemctl(self, *words: str) -> bool:
@@ -108,8 +108,8 @@ class GpuClocks:
 
     def present(self, gpus: Sequence[Gpu]) -> None:
         """Set both, and read them back. If the driver refuses one, all is as before."""
-        self.edit.require_own(PATH, MARKER)
-        old, highest = self.node.read(PATH), min((gpu.max_mhz for gpu in gpus if gpu.max_mhz is not None), default=self.cap)
+        self.edit.require_own(PATH)
+        old, highest = self.node.read(PATH), min((each.max_mhz for each in gpus if each.max_mhz is not None), default=self.cap)
         if self.cap > highest:
             raise HostError(f"gpu_max_clock_mhz is {self.cap}. This GPU supports at most {highest} MHz. Choose such a value. Nothing was changed.")
         runs = all(self.systemctl(question, "--quiet", UNIT) for question in ("is-active", "is-enabled"))
@@ -140,7 +140,7 @@ class GpuClocks:
         gpus, notes = self.gpus() if self.state == "present" else [], []
         if gpus and self.unit.strip():
             self.present(gpus)
-            if self.cap and any(gpu.sm_mhz is None for gpu in gpus):
+            if self.cap and any(each.sm_mhz is None for each in gpus):
                 notes = ["The driver does not report the SM clock, so the cap was not read back"]
         elif self.state == "present" and not gpus:
             notes = ["nvidia-smi is not installed on this node: neither persistence mode nor clocks were changed"]

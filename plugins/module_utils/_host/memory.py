@@ -290,23 +290,3 @@ def boost_problem(vm: Mapping[str, int]) -> Finding | None:
         "set vm.watermark_boost_factor=0, as the sysctl role does",
         name="watermark_boost",
     )
-
-
-def find_problems(
-    meminfo: Mapping[str, int],
-    fragments: Mapping[str, Any],
-    vm: Mapping[str, int],
-    gpu_users: Sequence[str],
-    kernel: str = "",
-    cmdline: str = "",
-    kexec_crash_size: int | None = None,
-) -> list[Finding]:
-    """Return all problems of a node's memory."""
-    problems = [
-        cma_problem(meminfo, kernel, cmdline, kexec_crash_size),
-        stuck_problem(meminfo, gpu_users),
-        fragmentation_problem(fragments, meminfo, gpu_users),
-        cache_problem(meminfo),
-        boost_problem(vm),
-    ]
-    return [entry for entry in problems if entry is not None]

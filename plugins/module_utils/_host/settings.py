@@ -78,7 +78,7 @@ class Settings:
         """Refuse files of others and values that the kernel does not have, before anything is changed."""
         for path, text in wanted.files.items():
             if text is not None:
-                self.edit.require_own(path, MARKER)
+                self.edit.require_own(path)
         missing = sorted(set(wanted.values) - set(self.live(wanted.values)))
         if missing:
             raise HostError(

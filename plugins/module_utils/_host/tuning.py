@@ -85,7 +85,7 @@ class MemoryPolicy:
         option, text = str(self.params["watchdog_seconds"]) if self.state == "present" else LEAVE, None
         own = self.node.read(watchdog.DROP_IN) or ""
         if option != LEAVE:
-            self.edit.require_own(watchdog.DROP_IN, MARKER)
+            self.edit.require_own(watchdog.DROP_IN)
             device = watchdog.read(self.node)
             problem = watchdog.problem(device, int(option))
             if problem:
@@ -146,7 +146,7 @@ class MemoryPolicy:
     def handover(self, wanted: bool) -> dict[str, Any]:
         """Return what the role has to do for kho=off, and keep its record. Refuses what cannot work on this node."""
         if wanted:
-            self.edit.require_own(kho.FILE, MARKER)
+            self.edit.require_own(kho.FILE)
         record = self.settings.record.get("kho", {})
         plan, record = kho.plan(kho.read(self.node), wanted, record, self.facts.meminfo, bool(self.facts.gpu_users))
         self.settings.save(kho=record)

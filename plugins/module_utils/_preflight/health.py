@@ -16,6 +16,7 @@ from typing import Any
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import kernel
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import parse
 from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
+from ansible_collections.gb10.cluster.plugins.module_utils._host import gpu
 from ansible_collections.gb10.cluster.plugins.module_utils._host.command import LATE, Run
 from ansible_collections.gb10.cluster.plugins.module_utils._host.memory_facts import container_reason
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
@@ -62,9 +63,9 @@ def gpus(text: str, reasons: str) -> list[Record]:
     """Return the GPUs in the output of nvidia-smi with QUERY, each with its reasons. A message of the driver is not a GPU."""
     bits = [int(line.strip(), 16) if re.fullmatch(r"0x[0-9a-fA-F]{1,16}", line.strip()) else 0 for line in reasons.splitlines()]
     found: list[Record] = []
-    for line in text.splitlines():
-        figures = [_figure(field.strip()) for field in line.split(",")]
-        if len(figures) == len(_FIELDS) and any(figure is not None for figure in figures):
+    for row in gpu.rows(text, len(_FIELDS)):
+        figures = [_figure(field) for field in row]
+        if any(figure is not None for figure in figures):
             found.append({**dict(zip(_FIELDS, figures)), "reasons": bits[len(found)] if len(found) < len(bits) else 0})
     return found
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
+from ansible_collections.gb10.cluster.plugins.module_utils._host import gpu
 
 Record = dict[str, Any]
 
@@ -105,12 +106,11 @@ def read_smi(rc: int, text: str) -> tuple[list[str], str, str]:
     if table:
         return re.findall(r"^\|\s+\d+\s+(NVIDIA \S+(?: \S+)*?)\s{2,}", text, re.MULTILINE), table.group(1), ""
     names, version = [], ""
-    for line in text.splitlines():
-        words = [word.strip() for word in line.split(",")]
+    for name, driver in gpu.rows(text, 2):
         # [GPU is lost], [Unknown Error] and ERR! are no names.
-        if len(words) == 2 and re.fullmatch(r"\d{3,}(\.\d+)+", words[1]) and not re.match(r"\[|ERR!", words[0]):
-            names.append(words[0])
-            version = words[1]
+        if re.fullmatch(r"\d{3,}(\.\d+)+", driver) and not re.match(r"\[|ERR!", name):
+            names.append(name)
+            version = driver
     if names and rc == 0:
         return names, version, ""
     error = " ".join(text.split()).rstrip(".")[:200]

@@ -13,7 +13,7 @@ from typing import Any
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import stream as boot_log
 from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads, misfit
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.bandwidth import Thresholds
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import mounts
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import models
 
 SECONDS = 60  # the script ends itself after so long
 MARK = "GB10-COLLECTIVE "
@@ -116,7 +116,7 @@ def service_of(profile: Mapping[str, Any], rank: Mapping[str, Any], service: Map
     return {
         **{key: service[key] for key in _KEYS if key in service},
         "restart": "no", "working_dir": "/", "logging": {"driver": "json-file", "options": {"max-size": "8m", "max-file": "1"}},
-        **({"volumes": tools} if (tools := mounts.tools(profile, store)) else {}),
+        **({"volumes": tools} if (tools := models.tools(profile, store)) else {}),
         "entrypoint": ["python3"], "command": ["-c", SCRIPT, json.dumps(plan)], "environment": {**env, **_DEBUG},
     }  # fmt: skip
 

@@ -15,11 +15,12 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common import env_file
 from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import holds_secret
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import caches, collective, models, mounts
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.health import health_check
+from ansible_collections.gb10.cluster.plugins.module_utils._gate.api_probe import api_url
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import caches, collective, models
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.probe import probe_words
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import PLACEHOLDERS, group_fault, store_mount
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import IMAGE_LABEL, RELEASE_LABEL, SERVICE, fingerprint, release_id
@@ -45,6 +46,38 @@ OPTIONS = (
 #: Size of /dev/shm in a private IPC namespace: above the 10 GB that Ray wants for its object store, and the 0.2 GiB of the queues of vLLM 0.32.
 #: It is a limit: pages that nothing writes need no memory.
 SHM_SIZE = "16g"
+#: Runs in the container with the image's Python: HEALTH_SCRIPT /proc [HOST:PORT of the API]. The rules are those of _release/processes.py.
+HEALTH_SCRIPT = """\
+import os, sys
+table = {}
+for pid in filter(str.isdigit, os.listdir(sys.argv[1])):
+    try:
+        with open(f"{sys.argv[1]}/{pid}/stat", errors="replace") as stat, open(f"{sys.argv[1]}/{pid}/cmdline", errors="replace") as line:
+            (name, _, rest), words = stat.read().partition("(")[2].rpartition(")"), line.read()
+    except OSError:
+        continue
+    state, parent = rest.split()[:2]
+    engine = name.startswith("VLLM::") or "vllm" in words.lower() or "multiprocessing.spawn" in words
+    table[pid] = parent, state, name, engine
+ranks = ["1"]
+for pid in ranks:
+    ranks += [child for child in table if table[child][0] == pid]
+for pid in ranks:
+    parent, state, name, engine = table[pid]
+    if state in "Tt" and (engine or pid == "1"):
+        sys.exit(f"the engine process is stopped (PID {pid}, {name})")
+    if state == "Z" and name.startswith("VLLM::"):
+        sys.exit(f"the engine process is dead (PID {pid}, {name})")
+if table["1"][3] and not any(table[pid][3] and table[pid][1] not in "ZXx" for pid in ranks[1:]):
+    sys.exit("the engine process does not run")
+for place in sys.argv[2:]:
+    from http.client import HTTPConnection
+    api = HTTPConnection(place, timeout=5)
+    api.request("GET", "/health")
+    status = api.getresponse().status
+    if status != 200:
+        sys.exit(f"/health: HTTP {status}")
+"""
 
 
 class ServingError(ValueError):
@@ -186,12 +219,12 @@ def _volumes(profile: Mapping[str, Any], rank: Mapping[str, Any], options: Mappi
     store = str(options.get("model_store") or "")
     if not store and any("{model_store}" in volume for volume in profile["container"]["volumes"]):
         raise ServingError(f"profile {profile['name']} mounts {{model_store}}, but no model store is set for this host: set gb10_model_store")
-    writable = [] if options.get("weights_writable") else mounts.writable_weights(profile, store)
+    writable = [] if options.get("weights_writable") else models.writable_weights(profile, store)
     if writable:
         raise ServingError("; ".join(writable))
     folders = host_paths(profile, store)["caches"]
     name = _cache_key(profile, rank, options)
-    split = [volume.partition(":") for volume in mounts.on_node(profile, store)]
+    split = [volume.partition(":") for volume in models.on_node(profile, store)]
     return [caches.keyed(host, folders, name) + colon + rest for host, colon, rest in split]
 
 
@@ -208,6 +241,18 @@ def image_of(profile: Mapping[str, Any]) -> str:
     """Return the image as a user would pull it: name:tag, or name:tag@sha256:... if the profile pins it."""
     image = profile["image"]
     return f"{image['reference']}@{image['digest']}" if image["digest"] else str(image["reference"])
+
+
+def health_check(api: Mapping[str, Any], rank: int, changes: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return `healthcheck` of a rank's service. `changes` are keys of Compose that win, `disable` among them; None renders no health check.
+
+    Headless workers have no API, so their processes are checked. The first success ends the start period, so it only has to be longer than any launch.
+    It does not depend on the limits of a launch, which are not part of a release.
+    """
+    if changes is None or changes.get("disable"):
+        return None if changes is None else {"disable": True}
+    test = ["CMD", "python3", "-IS", "-c", HEALTH_SCRIPT, "/proc", *([] if rank else [urlsplit(api_url(api)).netloc])]
+    return {"test": test, "interval": "15s", "timeout": "10s", "retries": 3, "start_period": "2h", **changes}
 
 
 def _service(profile: Mapping[str, Any], rank: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:

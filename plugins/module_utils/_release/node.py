@@ -17,7 +17,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import 
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import client, log
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import image_plan as image_proof
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import images as layers_engine
-from ansible_collections.gb10.cluster.plugins.module_utils._host import gpu, start_memory
+from ansible_collections.gb10.cluster.plugins.module_utils._host import gpu, memory_facts
 from ansible_collections.gb10.cluster.plugins.module_utils._host.command import Run, run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, RecordError
 from ansible_collections.gb10.cluster.plugins.module_utils._release.release import RELEASE_LABEL
@@ -330,5 +330,5 @@ def not_free(containers: list[dict[str, Any]], memory: dict[str, int], share: fl
     if memory[f"{kind}_kib"] >= wanted:
         return ""
     have, want, total = (value / 2**20 for value in (memory[f"{kind}_kib"], wanted, memory["total_kib"]))
-    held = start_memory.held_by(machine)
+    held = memory_facts.held_by(machine)
     return f"{have:.1f} GiB of {total:.1f} GiB of memory are {kind}{held and f' ({held})'} and {want:.1f} GiB are wanted before a start"

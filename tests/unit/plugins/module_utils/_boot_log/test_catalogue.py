@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns import without_digits
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.plan import literals, literals_in
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import parse
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import literals, literals_in, parse
 from shared_samples import SHARED, needs_shared
 
 from tools.failures_doc import load, name_of

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.kernel import KINDS
-from ansible_collections.gb10.cluster.plugins.module_utils._checks import judge, page
+from ansible_collections.gb10.cluster.plugins.module_utils._checks import judge
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import AREAS, PAIR, Group, Rank
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.judge import CHECKS, IDS
 from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import Finding
@@ -14,7 +14,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._release.group import
 from unit.fixtures.node_facts import facts
 
 HOSTS = ("spark-1", "spark-2")
-PLACES = page.Places(["inventories/mine"], True, {"spark-1": ["nvidia@10.0.0.11"], "spark-2": ["-p", "2222", "nvidia@10.0.0.12"]})
+PLACES = judge.Places(["inventories/mine"], True, {"spark-1": ["nvidia@10.0.0.11"], "spark-2": ["-p", "2222", "nvidia@10.0.0.12"]})
 SERVES = {"outcome": "serves", "text": "a completion came back in 0.21 s", "http_status": 200}
 
 
@@ -54,7 +54,7 @@ def group(first: Rank | None = None, second: Rank | None = None, **more: Any) ->
 
 
 def report(each: Group) -> dict[str, Any]:
-    return page.report(each, judge.judge(each, preflight=False), PLACES, "2026-11-22T20:15:00Z")
+    return judge.report(each, judge.judge(each, preflight=False), PLACES, "2026-11-22T20:15:00Z")
 
 
 def found(data: dict[str, Any]) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def found(data: dict[str, Any]) -> dict[str, Any]:
 def test_a_pair_that_serves_has_one_line_for_each_area() -> None:
     data = report(group())
     assert (data["findings"], data["counts"]) == ([], {"error": 0, "warning": 0, "info": 0})
-    lines = page.lines(data)
+    lines = judge.lines(data)
     assert lines[0] == "pair1: no problem found. It serves."
     assert len(lines) < 15
     assert "ok           engine       pair1 serves: a completion came back in 0.21 s, release 4f0c" in lines
@@ -80,7 +80,7 @@ def test_every_finding_has_an_area_and_a_command() -> None:
 
 
 def test_commands_are_those_of_the_checkout_or_of_the_installed_collection() -> None:
-    away = page.Places(["/etc/my pair"], False, {"spark-1": []})
+    away = judge.Places(["/etc/my pair"], False, {"spark-1": []})
     assert PLACES.command("{play}reboot{end} -e a=b", [], ["spark-1"]) == "ansible-playbook playbooks/reboot.yml -i inventories/mine -e a=b"
     assert away.command("{play}reboot{end}", [], ["spark-1"]) == "ansible-playbook gb10.cluster.reboot -i '/etc/my pair'"
     assert away.command("{site} --tags roce", [], ["spark-1"]) == "ansible-playbook gb10.cluster.site -i '/etc/my pair' --tags roce"
@@ -96,7 +96,7 @@ def test_a_failed_boot_is_named_with_its_verdict_once() -> None:
     kept = {"label": "4f0c-1", "state": "failed", "stage": "weights", "failure": {"class": "weights_missing", "line": "no config.json", "remedy": "x"}}
     data = report(group(rank(0, info=head, log={}), rank(1, info=info(1, containers=[]), log={}, node=node(boot=kept)), liveness={}))
     assert list(found(data)) == ["boot_failed", "engine_down"]
-    assert page.verdict(data) == "pair1: 2 errors. It does not serve."
+    assert judge.verdict(data) == "pair1: 2 errors. It does not serve."
     entry = found(data)["boot_failed"]
     assert (entry["severity"], entry["hosts"], entry["command"]) == ("error", ["spark-2"], "ssh -t nvidia@10.0.0.11 sudo gb10 why")
 
@@ -129,7 +129,7 @@ def test_a_pair_that_was_not_read_has_passed_nothing(failure: str) -> None:
     assert data["passed"] == {}
     assert {each["area"] for each in data["not_checked"]} == set(AREAS)
     assert all(each["hosts"] == list(HOSTS) for each in data["not_checked"])
-    lines = page.lines(data)
+    lines = judge.lines(data)
     assert not [line for line in lines if line.startswith("ok ")]
     (line,) = [line for line in lines if line.startswith("not checked ")]
     assert line.endswith(" (spark-1, spark-2: the node was not read)")
@@ -241,9 +241,9 @@ def test_the_page_of_a_very_bad_pair_has_at_most_sixty_lines() -> None:
         for number, name in enumerate(IDS)
     ]
     each = group()
-    data = page.report(each, judge.Verdict(many, [], [], {}), PLACES, "")
-    lines = page.lines(data)
-    assert len(lines) <= page.LINES
+    data = judge.report(each, judge.Verdict(many, [], [], {}), PLACES, "")
+    lines = judge.lines(data)
+    assert len(lines) <= judge.LINES
     assert lines[0].startswith("pair1: 20 errors, ")
     assert lines[2].startswith("error ")
     assert any(line.startswith("and ") and line.endswith(" more, see -e output=json") for line in lines)

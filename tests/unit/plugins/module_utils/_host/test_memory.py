@@ -209,14 +209,6 @@ def test_a_boosted_floor(vm: dict[str, int], expected: str) -> None:
     assert (found is not None) is bool(expected)
 
 
-def test_all_problems_of_a_node_are_returned() -> None:
-    meminfo = {**node(MemFree=80.0), "CmaTotal": 0, "CmaFree": 940604}
-    state = memory.fragmentation([Buddy(0, "Normal", (9, 9))], SPARK, 4)
-    vm = {"min_free_kbytes": 3145728, "watermark_boost_factor": 15000}
-    found = memory.find_problems(meminfo, state, vm, [])
-    assert [entry.id for entry in found] == ["kho_leak", "memory_stuck", "memory_fragmented", "watermark_boost"]
-
-
 SWAPS = """Filename				Type		Size		Used		Priority
 /swap.img                               file		16777212	3670016		-2
 /dev/zram0                              partition	8388604		0		100

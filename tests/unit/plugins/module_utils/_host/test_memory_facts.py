@@ -69,6 +69,16 @@ def test_a_stock_spark(tree: Path) -> None:
     assert memory.highest_utilization(result["free_kb"], result["total_kb"]) == 0.93
 
 
+def test_all_problems_of_a_node_are_returned(tree: Path) -> None:
+    rows = {"MemTotal": 121.69, "MemFree": 80.0, "AnonPages": 2.0, "Cached": 3.0}
+    text = "".join(f"{key}: {int(value * GIB_KB)} kB\n" for key, value in rows.items())
+    put(tree, "proc/meminfo", f"{text}CmaTotal: 0 kB\nCmaFree: 940604 kB\n")
+    put(tree, "proc/buddyinfo", "Node 0, zone   Normal  9  9\n")
+    put(tree, "proc/sys/vm/min_free_kbytes", "3145728\n")
+    put(tree, "proc/sys/vm/watermark_boost_factor", "15000\n")
+    assert [each["id"] for each in ask(tree)["problems"]] == ["kho_leak", "memory_stuck", "memory_fragmented", "watermark_boost"]
+
+
 def test_an_engine_is_found_by_name_and_by_device(tree: Path) -> None:
     put(tree, "proc/7/comm", "VLLM::EngineCore\n")
     put(tree, "proc/8/comm", "python3\n")

@@ -12,7 +12,7 @@ import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._host import readahead as plan
 from ansible_collections.gb10.cluster.plugins.module_utils._host.changes import Editor
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import HostError, Node
-from ansible_collections.gb10.cluster.plugins.module_utils._host.readahead_node import Readahead
+from ansible_collections.gb10.cluster.plugins.module_utils._host.readahead import Readahead
 from unit.fixtures.host.tree import Tree
 
 PARAMS: dict[str, Any] = {

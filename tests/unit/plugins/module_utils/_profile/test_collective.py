@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import collective, compose, mounts
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import collective, compose, models
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
 from shared_samples import needs_shared, samples
 from shipped_profiles import LEAST, SHIPPED, place
@@ -83,7 +83,7 @@ def test_the_fabric_variables_of_the_node_are_added_and_compose_reads_them_as_th
 )
 def test_a_volume_stays_only_if_it_is_read_only_and_holds_no_weights(volume: str, kept: bool) -> None:
     own = {**LEAST, "model": {"id": "a/b", "path": "/m/b"}, "container": {"volumes": [volume]}}
-    assert bool(mounts.tools(resolve("mini", {"mini": own}), "/srv/models")) == kept
+    assert bool(models.tools(resolve("mini", {"mini": own}), "/srv/models")) == kept
 
 
 # --- the script

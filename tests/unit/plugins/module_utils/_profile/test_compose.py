@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import caches, compose, values
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.health import health_check
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.compose import health_check
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
 from public_recipes import RECIPES
 from shipped_profiles import LEAST, SHIPPED, arguments, place

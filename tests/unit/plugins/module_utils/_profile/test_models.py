@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import caches, compose, kv_estimate, models, mounts, probe, text
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import caches, compose, kv_estimate, models, probe, text
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_check import check
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import adjusted, resolve
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_schema import ProfileError
@@ -137,14 +137,14 @@ def test_the_revision_of_the_drafter_is_an_argument_and_names_the_release() -> N
 
 def test_the_drafter_is_protected_tried_and_found_on_the_node() -> None:
     profile = resolved(raw(drafter={**DRAFTER, "relative_path": "org/Draft"}, container={"volumes": ["{model_store}:/models:ro", "/srv/models/org/Draft:/x"]}))
-    [fault] = mounts.writable_weights(profile, "/srv/models")
+    [fault] = models.writable_weights(profile, "/srv/models")
     assert "container.volumes[1] is '/srv/models/org/Draft:/x', which lets the engine change the weights below /srv/models/org/Draft" in fault
-    assert mounts.writable_weights(resolved(raw()), "/srv/models") == []
+    assert models.writable_weights(resolved(raw()), "/srv/models") == []
     assert json.loads(probe.probe_words(profile, [])[-1])["models"] == ["a/b", PATH]
     paths = compose.host_paths(profile, "/srv/models")
     assert (paths["model"], paths["drafter"], paths["gib"]) == ("/srv/models/hub/models--a--b", "/srv/models/org/Draft", 0)
     tools = {"volumes": [*STORE["volumes"], "/opt/draft:/models/org/Draft:ro", "/opt/tool:/tool:ro"]}
-    assert mounts.tools(resolved(raw(container=tools)), "/srv/models") == ["/opt/tool:/tool:ro"]
+    assert models.tools(resolved(raw(container=tools)), "/srv/models") == ["/opt/tool:/tool:ro"]
 
 
 @pytest.mark.parametrize(
