@@ -23,8 +23,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils._gate.bench import co
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.gate import finite
 from ansible_collections.gb10.cluster.plugins.module_utils._host.memory_series import Sample, parse
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
-from ansible_collections.gb10.cluster.plugins.module_utils._release.release import brief
 from ansible_collections.gb10.cluster.plugins.module_utils._release.group import rank_fault, unread
+from ansible_collections.gb10.cluster.plugins.module_utils._release.release import brief
 from ansible_collections.gb10.cluster.plugins.module_utils._release.summary import seconds_text
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import plain
 from ansible_collections.gb10.cluster.plugins.plugin_utils.receipts import MOST_FILES, in_order

@@ -46,7 +46,7 @@ OPTIONS = (
 #: Size of /dev/shm in a private IPC namespace: above the 10 GB that Ray wants for its object store, and the 0.2 GiB of the queues of vLLM 0.32.
 #: It is a limit: pages that nothing writes need no memory.
 SHM_SIZE = "16g"
-#: Runs in the container with the image's Python: HEALTH_SCRIPT /proc [HOST:PORT of the API]. The rules are those of _release/processes.py.
+#: Runs in the container with the image's Python: HEALTH_SCRIPT /proc [HOST:PORT of the API]. The rules are those of _release/node.py.
 HEALTH_SCRIPT = """\
 import os, sys
 table = {}
