@@ -54,6 +54,8 @@ class ActionModule(ActionBase):
         for question in (setup_questions.POLICY, setup_questions.WRITE):
             if self.given[question.variable]:
                 self.terminal.ask(question, given=self.given[question.variable])
+        if self.given["gb10_profile"]:
+            self._profile()
         machines = self._machines()
         store = self.terminal.ask(setup_questions.STORE, "/srv/models", self.given["gb10_model_store"] or self.values.get("gb10_model_store"))
         for machine in machines:
@@ -91,11 +93,9 @@ class ActionModule(ActionBase):
             users = [user or login for user in users]
         machines = []
         for (_user, address), user, there in zip(answers, users, known):
-            if setup_questions.USER.check(str(user)):
-                raise AnsibleActionFail(f"setup_user {setup_questions.USER.check(str(user))}.")
             own = setup_ssh.own(address)
             port, key = (str(there.get(name) or "") for name in ("ansible_port", "ansible_ssh_private_key_file"))
-            machines.append(Machine(own or address, str(user), port, key, bool(own)))
+            machines.append(Machine(own or address, self.terminal.ask(setup_questions.USER, given=user), port, key, bool(own)))
         return machines
 
     def _answer(self, text: str) -> str:

@@ -100,7 +100,7 @@ def adoptable(fabrics: Sequence[Record]) -> Adopted | None:
             found = [ipaddress.IPv4Interface(f"{rail['ipv4']}/{rail['prefix']}") for rail in rails]
         except ValueError:
             return None
-        if any(each.is_link_local or each.network.prefixlen > 30 for each in found):
+        if any(each.is_link_local or each.network.prefixlen > 31 for each in found):
             return None
         networks.append([str(each.network) for each in found])
         addresses.append([str(each.ip) for each in found])

@@ -128,7 +128,7 @@ class Machine:
                     why = "the login by key fails after the key was installed. If the key has a passphrase, load it with `ssh-add` and run again"
                     raise AnsibleActionFail(f"{self.address}: {why}. If ~/.ssh/config names another key (IdentityFile), install that one with {other}.")
         if failure:
-            shown = ssh_failure.sentences(failure, self.address, self.address, self.user, int(self.port or 22))
+            shown = ssh_failure.sentences(failure, self.address, self.address, self.user, int(self.port) if self.port.isdecimal() else 22)
             last = failure.splitlines()[-1][:200].rstrip(".")
             raise AnsibleActionFail(shown or f"{self.address}: {last}. Run `ssh {shlex.join(self._words())} true` and correct what it reports.")
 

@@ -93,6 +93,17 @@ def test_long_texts_of_a_worker_leave_the_agent_answerable(verb: str, lies: dict
     heals(world, liar)
 
 
+@pytest.mark.parametrize("verb", ["hello", "watch"])
+@pytest.mark.parametrize("lies", [{"generation": 2**63 - 1}, {"generation": 2**63}, {"generation": -(2**70)}, {"stopped": "now", "stop_generation": 2**63}])
+def test_no_number_of_a_worker_locks_start_or_stop(verb: str, lies: dict[str, Any]) -> None:
+    world, liar = lied_to(watches=verb == "watch")
+    liar.verbs, liar.lies = (verb,), dict(lies)
+    for release in ("new", "old"):
+        world.desire(release, reasons=["asked"], takeover=True)
+        world.run(200)
+    heals(world, liar)
+
+
 def test_texts_of_a_reply_are_cut_but_a_log_a_manifest_and_a_receipt() -> None:
     long = "é" * (MAX_TEXT + 5)
     found = session.checked("start", {"error": long, "receipt": {"text": long}, "manifest": long, "more": [{"deep": long, long: 1e300, "log": long}]})

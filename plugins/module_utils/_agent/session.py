@@ -137,13 +137,15 @@ def checked(verb: str, result: dict[str, Any]) -> dict[str, Any]:
     """Return the result of a verb, with bounded texts and numbers, because the head quotes what containers print. Raises RankError if it is not one."""
     if verb not in TYPES:
         return result
-    wrong = [key for key, kind in TYPES[verb].items() if not isinstance(result.get(key), kind)]
-    if wrong:
-        raise RankError(f"its reply to {verb} has no valid {wrong[0]}")
     try:
-        return dict(cut(result, MAX_TEXT, MAX_TEXTS, LONG))
+        found = dict(cut(result, MAX_TEXT, MAX_TEXTS, LONG))
     except ValueError as error:
         raise RankError(f"its reply to {verb} is not valid: {error}") from error
+    places = [(found, TYPES[verb]), *([(found["hello"], _HELLO)] if verb == "watch" and isinstance(found.get("hello"), dict) else [])]
+    wrong = [key for place, types in places for key, kind in types.items() if not isinstance(place.get(key), kind)]
+    if wrong:
+        raise RankError(f"its reply to {verb} has no valid {wrong[0]}")
+    return found
 
 
 class Session:

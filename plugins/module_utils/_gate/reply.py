@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import html
 import re
 import unicodedata
 from typing import Any
@@ -31,10 +32,10 @@ _BRACKETS = re.compile(r"[(\[（][^()\[\]（）]{1,60}[)\]）]")
 _QUOTED = re.compile(
     r"""(["'*_])(?=\S)[^\s"'*_]{1,24}\1|"(?=\S)[^"\n]{1,24}"|[\u201c\u2018«„「『][^\u201c\u201d\u2018\u2019«»„「」『』\n]{1,24}[\u201d\u2019»\u201c」』]"""
 )
-# Spaces in Markdown and HTML, and characters that have a width and no ink.
+# Markdown and HTML without ink, and characters that have a width and no ink.
 _MARKS = re.compile(
     r"^[ \t>]*(?:`{3,}|~{3,})[ \t]*\w*[ \t]*$|^[ \t]*(?:-{3,}|\*{3,}|_{3,}|#{2,6})[ \t]*$"
-    r"|&nbsp;|<br ?/?>|[\u115f\u1160\u2800\u3164\uffa0\ufe0e\ufe0f]",
+    r"|<br ?/?>|[\u115f\u1160\u2800\u3164\uffa0\ufe0e\ufe0f]",
     re.M,
 )
 
@@ -70,7 +71,7 @@ def _drift(prompt: str, text: str) -> str:
 
 def _blank(text: str) -> bool:
     """Return whether a client that renders a text shows nothing."""
-    return all(unicodedata.category(letter)[0] in "CZ" for letter in _MARKS.sub("", text))
+    return all(unicodedata.category(letter)[0] in "CZ" for letter in html.unescape(_MARKS.sub("", text)))
 
 
 def _holds(text: str, expect: str) -> bool:

@@ -13,7 +13,8 @@ import re
 from collections.abc import Iterator
 
 INVISIBLE = "\u00ad\u200b\u200c\u200d\u2060\ufeff"
-_FOLD = str.maketrans({**dict.fromkeys("｜∣│❘ǀ¦┃║‖∥ǁ⏐▏❙❚︱￨", "|"), "＜": "<", "＞": ">", "▁": "_", **dict.fromkeys("\\" + INVISIBLE, "")})
+_BARS = "｜∣│❘ǀ¦┃║‖∥ǁ⏐▏❙❚︱￨⎮⎪⎥⎢⎟⎜⎸⎹▕╎╏┆┇┊┋⦀⫴⫼⸾︳￤"
+_FOLD = str.maketrans({**dict.fromkeys(_BARS, "|"), "＜": "<", "＞": ">", "▁": "_", **dict.fromkeys("\\" + INVISIBLE, "")})
 
 # Names that are markup of models only, and names that documents in XML have as well.
 _THINKING = r"think(?:ing)?|think_(?:start|end|begin)|cot_\w+"
@@ -33,8 +34,10 @@ _CUT = (
 )
 # Names of control tokens that also come with spaces around their bars. `f <| x |> g` is an operator.
 _SPACED = r"im_\w+|(?:begin|end).of.\w+|endof\w+|tool.\w+(?:.\w+)?|user|assistant|system|python_tag|channel|message|start|end|return|eot_id|eom_id|eos|bos"
+_BAR = r"(?:[^\w\s<>\"'=./-]|[^\x00-\x7f])"  # what stands for a bar next to DSML: a sign, or a letter that looks like one
 _CONTROL = re.compile(
-    r"<\s{0,2}/?\s{0,2}\|[|\s]{0,3}/?\s{0,2}dsml[^<>\n]{0,80}>?|\|dsml\||(?<!\w)dsml\|{1,2}[a-z]"  # DeepSeek: one or two bars, with spaces or line breaks
+    rf"<\s{{0,2}}/?\s{{0,2}}(?!\s){_BAR}(?:{_BAR}|\s){{0,3}}/?\s{{0,2}}dsml[^<>\n]{{0,80}}>?"
+    r"|\|dsml\||(?<!\w)dsml\|{1,2}[a-z]"  # DeepSeek: one or two bars, with spaces or line breaks
     r"|<[ ]?/?\|{1,3}/?[^\W\d][^<>|\n]{0,58}\|{0,3}/?>|<\|[\"']\|>"  # <|name|>, <|name>, </|name|>
     rf"|<\s?/?\s?\|{{1,2}}\s?(?:{_SPACED})\s?\|{{1,2}}\s?>|<[a-z][a-z_]{{1,30}}\|{{1,2}}>"
     r"|<[ ]?/?\|{1,2}\w{0,30}\|?\s*\Z|<\s\|\s?d(?:s(?:ml?)?)?\Z"  # cut at the end of the reply
@@ -63,7 +66,8 @@ _TALK = re.compile(
 _ATTRIBUTES = re.compile(r"\s?/?>|\s+\w+\s?=|[=:\n]|\Z")
 _BEFORE = re.compile(
     r"\b(?:the|a|an|this|that|these|tags?|tokens?|markers?|between|and|or|with|by|called|named|as|like|in|inside|into|than|use|uses|using|from|to|through"
-    r"|emits?|writes?|prints?|without|not|after|before|der|die|das|und|oder|mit|zwischen|le|la|et|ou|entre|y|el)\s[\"'\u201c\u2018«(\[*]*$",
+    r"|emits?|writes?|prints?|without|not|then|after|before|(?:a|the|each|every) turn|der|die|das|und|oder|mit|zwischen"
+    r"|le|la|et|ou|entre|y|el)\s[\"'\u201c\u2018«(\[*]*$",
     re.I,
 )
 _AFTER = re.compile(
@@ -73,6 +77,7 @@ _AFTER = re.compile(
     re.I,
 )
 _SENTENCE_AFTER = re.compile(r"[\"'\u201d\u2019»)\]*]*(?:[.,;:!?)…](?:\s|\Z|\.\.)|\s(?=[a-zà-ÿ(–—-]))")
+_GAP = r"[{\[]?(?:\.{3}|…)[}\]]?|\(?(?:\.|\[[^\]\s]{1,6}\])[*+]\??\)?"  # what stands for the text between two tags: dots, or a regular expression
 _ITEM = re.compile(r"^\s*(?:[-*•|]|\d+[.)])?\s*\**$|\|\s*$")
 _ITEM_AFTER = re.compile(r"\**[ ]?(?:[:=|–—-]|->)\s(?=[a-zà-ÿ])|\**\s?\|\s")
 _ROOT = re.compile(r"\s*(?:<\?xml|<!doctype|<([a-z][\w:.-]{0,40})(?=[\s>]))", re.I)
@@ -99,9 +104,10 @@ def prose(text: str) -> str:
 def _mentioned(text: str, start: int, end: int) -> bool:
     """Return whether the markup between start and end is quoted, or is a word in a sentence about it."""
     before, after = text[max(0, start - 60) : start].rpartition("\n")[2], text[end : end + 60]
+    after = re.sub(r"\A(?:system|user|assistant|tool|model)(?=[^\w\n])", "", after)  # the role that a marker of turns has
     if before[-1:] and after[:1] and before[-1] + after[0] in ('""', "''", "\u201c\u201d", "\u2018\u2019", "«»", "„\u201c", "「」", "‹›"):
         return True
-    if re.match(r"\s?[{\[]?(?:\.{3}|…)[}\]]?\s?<", after) or re.search(r">\s?[{\[]?(?:\.{3}|…)[}\]]?\s?$", before):
+    if re.match(rf"\s?(?:{_GAP})\s?<", after) or re.search(rf">\s?(?:{_GAP})\s?$", before):
         return True
     if re.search(r"[\u201c«„][^\u201c\u201d«»„\n]{0,40}$", before) and re.match(r"[^\u201c\u201d«»„\n]{0,40}[\u201d»\u201c]", after):
         return True

@@ -22,8 +22,8 @@ Network = Any  # netaddr.IPNetwork, which has no types
 CIDRS, ADDRESSES, FIRST = "gb10_fabric_cidrs", "gb10_fabric_addresses", "gb10_fabric_first"
 
 
-def host_count(network: Network) -> int:
-    """Return how many hosts a network can have."""
+def highest_number(network: Network) -> int:
+    """Return the highest number that a host can have in a network. A /31 has none: its addresses are set in gb10_fabric_addresses."""
     return max(int(network.size) - 2, 0)
 
 
@@ -86,13 +86,13 @@ def addresses_of(
     first = whole_number(value)
     if not first:
         return [], [Fault(place, f"is {value!r}, expected a whole number from 1, such as 11")]
-    small = [network for network in networks if first + rank > host_count(network)]
+    small = [network for network in networks if first + rank > highest_number(network)]
     if small:
         # If the default fits into all networks, the value is wrong and not the network.
-        if first == default_of(FIRST) or any(default_of(FIRST) + rank > host_count(network) for network in networks):
+        if first == default_of(FIRST) or any(default_of(FIRST) + rank > highest_number(network) for network in networks):
             place = Place("group", group, CIDRS)
-        text = f"{small[0]} has {host_count(small[0])} host addresses, too few for rank {rank} at number {first + rank} ({FIRST} {first} + rank)"
-        return [], [Fault(place, f"{text}; use a larger network such as a /24, or a smaller {FIRST}")]
+        text = f"{small[0]} has too few host addresses for rank {rank} at number {first + rank} ({FIRST} {first} + rank)"
+        return [], [Fault(place, f"{text}; use a larger network such as a /24, a smaller {FIRST}, or set {ADDRESSES}")]
     return [str(network[first + rank]) for network in networks], []
 
 
@@ -104,7 +104,8 @@ def _given_addresses(place: Place, given: Any, networks: Sequence[Network]) -> t
     addresses, faults = [], []
     for index, (entry, network) in enumerate(zip(given, networks)):
         text = str(entry).split("/", 1)[0]
-        if is_inside(text, network) and IPAddress(text) not in (network.network, network.broadcast):
+        edges = () if network.prefixlen == 31 else (network.network, network.broadcast)  # both addresses of a /31 are hosts: RFC 3021
+        if is_inside(text, network) and IPAddress(text) not in edges:
             addresses.append(text)
         else:
             faults.append(Fault(place._replace(below=(index,)), f"holds {str(entry)!r}, expected a host address in {network}, the network of the rail"))

@@ -119,7 +119,6 @@ HIGHEST_FLOOR_KB = 128_000_000 * HIGHEST_FLOOR_PERCENT // 100
 # Other variables may have all values of their type.
 RULES: dict[str, Rule] = {
     "gb10_fabric_first": _whole(1, 254),
-    "gb10_rank": _whole(0),
     **dict.fromkeys(("gb10_model_store", "preflight_model_store", "vllm_tp2_model_store", "weights_model_store"), _STORE),
     **dict.fromkeys(("docker_log_max_size", "vllm_tp2_log_max_size"), _SIZE),
     **dict.fromkeys(("docker_log_max_file", "vllm_tp2_log_max_file"), _whole(1)),

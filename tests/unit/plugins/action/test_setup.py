@@ -154,6 +154,13 @@ def test_without_a_terminal_one_sentence_names_what_is_missing(world: World, ext
     assert words in str(raised.value)
 
 
+def test_a_misspelt_profile_is_refused_before_a_machine_is_contacted(world: World) -> None:
+    world.questions = {"10.0.0.1": [HOST_KEY]}
+    with pytest.raises(AnsibleActionFail, match="gb10_profile is 'fp8-1n', expected one of fp8-1m; did you mean fp8-1m"):
+        world.run(extra=GIVEN | {"gb10_profile": "fp8-1n"}, profiles={"fp8-1m": resolve("fp8-1m", shipped_profiles(), {})})
+    assert world.replies == []
+
+
 def test_the_user_can_stop_it(world: World) -> None:
     with pytest.raises(AnsibleActionFail, match="stopped by the user"):
         world.run("^C")
@@ -232,8 +239,6 @@ def test_addresses_of_nvidia_sync_are_kept(world: World) -> None:
     hosts, values = written(world)
     assert (values["roce_foreign_policy"], values["gb10_fabric_cidrs"]) == ("adopt", ["10.100.192.0/24", "10.100.193.0/24"])
     assert hosts["spark-2"]["gb10_fabric_addresses"] == ["10.100.192.2", "10.100.193.2"]
-    assert "Network configuration of NVIDIA Sync on the rails: /etc/netplan/99-nvidia-sync-cluster.yaml" in world.screen
-    assert "Free at /srv/models: 100 of 3,666 GiB" in world.screen
     assert not propose(world, foreign=True)["changed"], world.screen
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.testing import patch_module_args
+from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._docker import images as layers_engine
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._release import node
 from ansible_collections.gb10.cluster.plugins.modules import vllm_rank_info as module
+from module_run import run_module
 
 MEMORY = {"total_kib": 121 << 20, "available_kib": 100 << 20, "free_kib": 90 << 20}
 
@@ -172,9 +172,7 @@ def test_memory_of_a_gpu_of_its_own_with_what_the_engine_of_the_group_holds(
 
 def run(capsys: pytest.CaptureFixture[str], folder: Path, **more: str) -> dict[str, Any]:
     """Return what the module returns of a node without a Docker Engine."""
-    with patch_module_args({"group": "pair1", "directory": str(folder), "docker_socket": str(folder / "none.sock"), **more}), pytest.raises(SystemExit):
-        module.main()
-    return dict(json.loads(capsys.readouterr().out))
+    return run_module(capsys, module, group="pair1", directory=str(folder), docker_socket=str(folder / "none.sock"), **more)
 
 
 def test_the_mark_of_a_stop_on_request_is_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -193,5 +191,7 @@ def test_weights_that_the_release_was_not_judged_with_are_a_warning(
     (tmp_path / "pair1/current").symlink_to("releases/4f0c")
     (tmp_path / "a.safetensors").write_text("aa")
     monkeypatch.setattr(Node, "load_record", lambda _self, _name: {"agreed": {"a.safetensors": [2, "y", 1]}})
-    [warning] = run(capsys, tmp_path, model=str(tmp_path))["warnings"]
-    assert f"the weights in {tmp_path} are not those that release 4f0c was judged with: a.safetensors" in str(warning)
+    seen: list[str] = []
+    monkeypatch.setattr(AnsibleModule, "warn", lambda _self, text: seen.append(text))
+    assert run(capsys, tmp_path, model=str(tmp_path))["weights_differ"]
+    assert f"the weights in {tmp_path} are not those that release 4f0c was judged with: a.safetensors" in seen[0]

@@ -39,11 +39,6 @@ def test_another_model_store_is_refused(value: str) -> None:
     assert "expected an absolute path" in questions.STORE.check(value)
 
 
-def test_a_misspelt_policy_has_the_nearest_word() -> None:
-    assert questions.POLICY.check("replcae").endswith("did you mean replace?")
-    assert questions.POLICY.check("adopt") == ""
-
-
 def test_the_command_line_knows_each_variable_of_setup() -> None:
     own = {name for name in questions.VARIABLES if name.startswith("setup_")}
     assert own == {name for name in PLAYBOOK_SPEC if name.startswith("setup_")}

@@ -155,6 +155,10 @@ def test_port_and_key_of_the_inventory_are_those_of_each_connection(folder: Path
     machine.port, machine.key = "2201", "/keys/spark"
     reach(machine)
     assert "-p\n2201\n-i\n/keys/spark\nme@spark-1\n" in (folder / "calls").read_text(encoding="utf-8")
+    wrong = ssh(folder, "echo \"Bad port 'abc'\" >&2; exit 255")
+    wrong.port = "abc"
+    with pytest.raises(AnsibleActionFail, match=r"^spark-1: Bad port 'abc'\. Run `ssh -p abc me@spark-1 true` and correct"):
+        reach(wrong)
 
 
 def test_little_of_what_a_machine_prints_without_end_is_kept(folder: Path) -> None:

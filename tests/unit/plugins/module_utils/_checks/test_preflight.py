@@ -134,9 +134,33 @@ def neighbors(address: str, mac: str) -> Change:
     return put("cmd/ip-neigh.json", json.dumps([{"dst": address, "dev": "enp1s0f0np0", "lladdr": mac, "state": ["STALE"]}]))
 
 
+def address(interface: str) -> Change:
+    """Give an interface an address in the network of the first rail."""
+
+    def change(tree: Tree) -> None:
+        [link] = [each for each in tree.addr if each["ifname"] == interface]
+        entry = {"family": "inet", "local": "192.168.200.77", "prefixlen": 24, "scope": "global", "valid_life_time": 1, "preferred_life_time": 1}
+        link["addr_info"].append(entry)
+
+    return change
+
+
+def route(interface: str, gateway: str) -> Change:
+    """Replace the default route."""
+
+    def change(tree: Tree) -> None:
+        tree.routes.clear()
+        tree.default_route(interface, gateway, 600)
+
+    return change
+
+
 def buddy(large: int) -> str:
     """Free blocks; `large` of 4 MiB."""
     return "Node 0, zone   Normal " + " ".join(["9000"] * 10) + f" {large}\n"
+
+
+COPY_PROGRAMS = ("bin/rsync", "bin/ssh", "bin/ssh-keygen", "sbin/sshd", "bin/rrsync")
 
 
 def node(root: Path, number: int) -> Tree:
@@ -313,6 +337,19 @@ CASES: list[tuple[str, str, str, list[Change], str, str]] = [
      "30 GiB for the image vllm:1 at /var/lib/docker and 148 GiB for the weights"),
     ("nearly full", "disk_space", "1", [disks(2.0), put("srv/models/here", "")], "error", "2.0 GiB are free"),
     ("read-only", "disk_space", "0", [disks(2500.0, read_only=True)], "error", "/var/lib/docker"),
+    ("KHO leak", "kho_leak", "1", [put("proc/meminfo", meminfo(CmaFree=0.897))], "error", "CmaFree is 940572 kB with CmaTotal 0 kB"),
+    ("incomplete copy programs", "copy_missing", "0", [put(f"usr/{name}", "") for name in COPY_PROGRAMS[:-1]], "error",
+     "Rrsync is not installed"),
+    ("remedy of the copy programs", "copy_missing", "0", [put(f"usr/{name}", "") for name in COPY_PROGRAMS[:-1]], "error",
+     "packages rsync and openssh-server"),
+    ("address in the subnet of a rail", "fabric_subnet", "1", [address("enP7s7")], "warning",
+     "enp1s0f0np0 (192.168.200.12/24) is in the subnet of enP7s7 (192.168.200.77/24)"),
+    ("Wi-Fi address in the subnet of a rail", "fabric_subnet", "1", [address("wlP9s9")], "warning", "is in the subnet of wlP9s9 (192.168.200.77/24)"),
+    ("connection over Wi-Fi", "wifi_control_path", "0", [route("wlP9s9", "10.0.1.1")], "warning", "wlP9s9"),
+    ("connection over a rail", "fabric_is_management", "0", [route("enp1s0f0np0", "192.168.200.1")], "error", "enp1s0f0np0"),
+    ("driver of another branch", "driver_parity", "1", [put("proc/driver/nvidia/version", nvrm("590.44.01"))], "error", "590.44.01"),
+    ("another driver of the branch", "driver_parity", "1", [put("proc/driver/nvidia/version", nvrm("580.178.04"))], "warning", "580.178.04"),
+    ("driver branch with reports", "known_bad_driver", "1", [put("proc/driver/nvidia/version", nvrm("590.44.01"))], "error", "590.44.01"),
     ("clock behind", "clock_skew", "1", [put("cmd/time.txt", f"{NOW - 120}\n")], "warning", "119 s behind"),
     ("clock ahead", "clock_skew", "0", [put("cmd/time.txt", f"{NOW + 40}\n")], "warning", "39 s ahead"),
 ]  # fmt: skip
@@ -328,27 +365,48 @@ def test_reports_each_fault_with_host_and_remedy(pair: Pair, name: str, nodes: s
     assert all(entry.why and entry.remedy for entry in found)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        [point("etc/systemd/system/sleep.target", "/dev/null")],
-        [point("etc/systemd/system/suspend.target", "/dev/null")],
-        [put("etc/systemd/system/suspend.target", "")],
-        [put("etc/systemd/sleep.conf.d/no.conf", "[Sleep]\nAllowSuspend=no\n")],
-        [point("etc/systemd/system/default.target", "/usr/lib/systemd/system/multi-user.target")],
-        [put("usr/share/glib-2.0/schemas/10_ubuntu.gschema.override", "[org.gnome.settings-daemon.plugins.power]\nsleep-inactive-ac-timeout = 0\n")],
-        [put("etc/gdm3/greeter.dconf-defaults", "sleep-inactive-ac-type='nothing'\n"), put("etc/dconf/db/local.d/00", "sleep-inactive-ac-type='nothing'\n")],
-    ],
-)
-def test_a_desktop_that_cannot_suspend_has_no_finding(pair: Pair, changes: list[Change]) -> None:
-    for change in (GNOME, *changes):
-        change(pair.trees[0])
-    assert pair.judge().findings == []
+# name: (nodes that are changed, changes)
+HEALTHY: dict[str, tuple[str, list[Change]]] = {
+    "desktop with sleep.target masked": ("0", [GNOME, point("etc/systemd/system/sleep.target", "/dev/null")]),
+    "desktop with suspend.target masked": ("0", [GNOME, point("etc/systemd/system/suspend.target", "/dev/null")]),
+    "desktop with an empty suspend.target": ("0", [GNOME, put("etc/systemd/system/suspend.target", "")]),
+    "desktop with AllowSuspend=no": ("0", [GNOME, put("etc/systemd/sleep.conf.d/no.conf", "[Sleep]\nAllowSuspend=no\n")]),
+    "desktop that does not start": ("0", [GNOME, point("etc/systemd/system/default.target", "/usr/lib/systemd/system/multi-user.target")]),
+    "desktop whose vendor has no timeout": (
+        "0",
+        [GNOME, put("usr/share/glib-2.0/schemas/10_ubuntu.gschema.override", "[org.gnome.settings-daemon.plugins.power]\nsleep-inactive-ac-timeout = 0\n")],
+    ),
+    "desktop that does nothing": (
+        "0", [GNOME, put("etc/gdm3/greeter.dconf-defaults", "sleep-inactive-ac-type='nothing'\n"),
+              put("etc/dconf/db/local.d/00", "sleep-inactive-ac-type='nothing'\n")],
+    ),
+    "idle action that locks": ("0", [put("etc/systemd/logind.conf", "[Login]\nIdleAction=lock\n")]),
+    "idle action in a comment": ("0", [put("etc/systemd/logind.conf", "[Login]\n#IdleAction=suspend\n")]),
+    "empty idle action": ("0", [put("etc/systemd/logind.conf", "[Login]\nIdleAction=\n")]),
+    "empty machine IDs are not copies": ("01", [put("etc/machine-id", "")]),
+    "uninitialized machine IDs are not copies": ("01", [put("etc/machine-id", "uninitialized\n")]),
+    "all programs of the copies": ("0", [put(f"usr/{name}", "") for name in COPY_PROGRAMS]),
+    "oops of another module before a Wi-Fi call": (
+        "0",
+        [put("cmd/dmesg.txt", OOPS + "[ 9.3] pc : nvidia_ioctl+0x40/0x150 [nvidia]\n" + END + "[ 12.0]  mt792x_dma_cleanup+0x40/0x60 [mt792x_lib]\n")],
+    ),
+    "warning with a Wi-Fi call": (
+        "0",
+        [put("cmd/dmesg.txt", "[ 9.1] WARNING: CPU: 1 PID: 5 at drivers/net/wireless/x.c:1\n[ 9.3] pc : mt7925_x+0x40/0x150 [mt7925_common]\n" + END)],
+    ),
+    "corrected PCIe error": (
+        "0", [put("cmd/dmesg.txt", "[ 9.1] mlx5_core 0000:01:00.0: PCIe Bus Error: severity=Correctable, type=Physical Layer, (Receiver ID)\n")],
+    ),
+    "another storage driver of the same image store": ("0", [info(Driver="btrfs", DriverStatus=[["Btrfs", ""]])]),
+    "KHO kernel with kho=off": ("01", [put("proc/sys/kernel/osrelease", "7.0.0-1019-nvidia\n"), put("proc/cmdline", "quiet kho=off\n")]),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("text", ["[Login]\nIdleAction=lock\n", "[Login]\n#IdleAction=suspend\n", "[Login]\nIdleAction=\n"])
-def test_an_idle_action_that_does_not_suspend_has_no_finding(pair: Pair, text: str) -> None:
-    pair.trees[0].file("etc/systemd/logind.conf", text)
+@pytest.mark.parametrize(("nodes", "changes"), HEALTHY.values(), ids=HEALTHY.keys())
+def test_what_is_not_a_fault_has_no_finding(pair: Pair, nodes: str, changes: list[Change]) -> None:
+    for number in map(int, nodes):
+        for change in changes:
+            change(pair.trees[number])
     assert pair.judge().findings == []
 
 
@@ -360,37 +418,6 @@ def test_two_nodes_of_one_disk_image_are_named_once(pair: Pair) -> None:
     assert "sudo rm -f /etc/machine-id /var/lib/dbus/machine-id && sudo systemd-machine-id-setup" in entry.remedy
     assert "0123456789abcdef" not in json.dumps(pair.facts(0))
     pair.trees[1].file("etc/machine-id", "f" * 32 + "\n")
-    assert pair.judge().findings == []
-
-
-def test_a_missing_program_of_the_copies_is_named(pair: Pair) -> None:
-    for name in ("bin/rsync", "bin/ssh", "bin/ssh-keygen", "sbin/sshd"):
-        pair.trees[0].file(f"usr/{name}", "")
-    [entry] = pair.judge().findings
-    assert (entry.id, entry.severity, list(entry.hosts)) == ("copy_missing", "error", ["spark-1"])
-    assert "rrsync is not installed" in entry.found
-    assert "install the packages rsync and openssh-server" in entry.remedy
-    pair.trees[0].file("usr/bin/rrsync", "")
-    assert pair.judge().findings == []
-
-
-@pytest.mark.parametrize("text", ["", "uninitialized\n"])
-def test_nodes_without_a_machine_id_are_not_copies(pair: Pair, text: str) -> None:
-    for tree in pair.trees:
-        tree.file("etc/machine-id", text)
-    assert pair.judge().findings == []
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        OOPS + "[ 9.3] pc : nvidia_ioctl+0x40/0x150 [nvidia]\n" + END + "[ 12.0]  mt792x_dma_cleanup+0x40/0x60 [mt792x_lib]\n",
-        "[ 9.1] WARNING: CPU: 1 PID: 5 at drivers/net/wireless/x.c:1\n[ 9.3] pc : mt7925_x+0x40/0x150 [mt7925_common]\n" + END,
-        "[ 9.1] mlx5_core 0000:01:00.0: PCIe Bus Error: severity=Correctable, type=Physical Layer, (Receiver ID)\n",
-    ],
-)
-def test_messages_of_others_have_no_finding(pair: Pair, text: str) -> None:
-    pair.trees[0].file("cmd/dmesg.txt", text)
     assert pair.judge().findings == []
 
 
@@ -409,11 +436,6 @@ def test_an_oem_model_without_a_driver_is_a_gb10(pair: Pair, product: str, more:
         tree.file(f"sys/class/dmi/id/{more}", "ThinkStation PGX\n")
     assert [entry.id for entry in pair.judge().findings] == ["gpu_lost"]
     assert pair.facts(0)["machine"]["evidence"] == [f"product name {'ThinkStation PGX' if more else product}"]
-
-
-def test_storage_drivers_of_one_image_store_do_not_matter(pair: Pair) -> None:
-    info(Driver="btrfs", DriverStatus=[["Btrfs", ""]])(pair.trees[0])
-    assert pair.judge().findings == []
 
 
 def test_a_program_that_does_not_end_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -457,18 +479,6 @@ def test_a_node_without_rdma_has_one_finding(pair: Pair) -> None:
     (entry,) = [entry for entry in pair.judge().findings if entry.id == "rdma"]
     assert (entry.severity, list(entry.hosts)) == ("warning", ["spark-2"])
     assert "modprobe mlx5_ib" in entry.remedy
-
-
-@pytest.mark.parametrize("name", ["enP7s7", "wlP9s9"])
-def test_reports_an_interface_in_the_network_of_a_rail(pair: Pair, name: str) -> None:
-    tree = pair.trees[1]
-    [link] = [each for each in tree.addr if each["ifname"] == name]
-    entry = {"family": "inet", "local": "192.168.200.77", "prefixlen": 24, "scope": "global", "valid_life_time": 1, "preferred_life_time": 1}
-    link["addr_info"].append(entry)
-    [found] = [entry for entry in pair.judge().findings if entry.id == "fabric_subnet"]
-    assert (found.severity, list(found.hosts)) == ("warning", ["spark-2"])
-    assert f"enp1s0f0np0 (192.168.200.12/24) is in the subnet of {name} (192.168.200.77/24)" in found.found
-    assert "gb10_fabric_cidrs" in found.remedy
 
 
 def test_reports_a_management_network_around_a_rail(pair: Pair) -> None:
@@ -523,29 +533,6 @@ def test_reports_an_open_api_on_all_addresses_of_the_head(pair: Pair) -> None:
     [entry] = pair.judge(NEEDS._replace(open_port=8888)).findings
     assert (entry.id, entry.severity, list(entry.hosts)) == ("api_open", "warning", ["spark-1"])
     assert "vllm_tp2_api_open" in entry.remedy
-
-
-def test_reports_a_connection_over_wifi(pair: Pair) -> None:
-    tree = pair.trees[0]
-    tree.routes.clear()
-    tree.default_route("wlP9s9", "10.0.1.1", 600)
-    (entry,) = [entry for entry in pair.judge().findings if entry.id == "wifi_control_path"]
-    assert "wlP9s9" in entry.found
-
-
-def test_reports_a_rail_that_ansible_connects_over(pair: Pair) -> None:
-    tree = pair.trees[0]
-    tree.routes.clear()
-    tree.default_route("enp1s0f0np0", "192.168.200.1")
-    assert ("fabric_is_management", "error") in [(entry.id, entry.severity) for entry in pair.judge().findings]
-
-
-@pytest.mark.parametrize(("loaded", "severity"), [("590.44.01", "error"), ("580.178.04", "warning")])
-def test_driver_parity_is_an_error_between_branches_only(pair: Pair, loaded: str, severity: str) -> None:
-    pair.trees[1].file("proc/driver/nvidia/version", nvrm(loaded))
-    found = {entry.id: entry.severity for entry in pair.judge().findings}
-    assert found["driver_parity"] == severity
-    assert ("known_bad_driver" in found) == (loaded == "590.44.01")
 
 
 def test_a_serving_pair_has_no_finding(pair: Pair) -> None:
@@ -854,26 +841,7 @@ def test_a_driver_without_reports_has_no_finding(pair: Pair, version: str) -> No
     assert "known_bad_driver" not in {entry.id for entry in pair.judge().findings}
 
 
-def test_kho_off_excludes_the_known_kernel(pair: Pair) -> None:
-    for tree in pair.trees:
-        tree.file("proc/sys/kernel/osrelease", "7.0.0-1019-nvidia\n")
-        tree.file("proc/cmdline", "quiet kho=off\n")
-    assert pair.judge().findings == []
-
-
 # --- captures of field machines --------------------------------------------------------------------------------------------------------
-
-
-@needs_shared
-def test_the_kho_leak_of_the_field(pair: Pair) -> None:
-    """CmaFree 940604 kB with CmaTotal 0, from the capture."""
-    lines = [line.split("<-")[0] for line in (samples() / "meminfo.kho-leak-before-after.txt").read_text().splitlines() if line.startswith("Cma")]
-    base = "\n".join(line for line in meminfo().splitlines() if not line.startswith("Cma"))
-    pair.trees[1].file("proc/meminfo", base + "\n" + "\n".join(lines) + "\n")
-    (entry,) = pair.judge().findings
-    assert (entry.id, entry.severity, list(entry.hosts)) == ("kho_leak", "error", ["spark-2"])
-    assert "CmaFree is 940604 kB with CmaTotal 0 kB" in entry.found
-    assert "set sysctl_kho_off: true" in entry.remedy
 
 
 @needs_shared

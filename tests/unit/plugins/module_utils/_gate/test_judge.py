@@ -11,6 +11,7 @@ import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import boot, converge
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import Actor
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError, RankLost
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.store import Store
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import judge as judges
 from ansible_collections.gb10.cluster.plugins.module_utils._host.memory_series import parse
 from shared_samples import needs_shared, samples
@@ -63,11 +64,14 @@ class Done:
         return dict(self.found)
 
 
-class Memory:
+class Memory(Store):
     """A store without a disk."""
 
-    def known(self, name: str) -> tuple[dict[str, Any], str]:
-        return {}, "lost"
+    def __init__(self) -> None:
+        super().__init__("")
+
+    def load(self, name: str) -> dict[str, Any]:
+        return {}
 
     def save(self, name: str, data: Mapping[str, Any]) -> None:
         return

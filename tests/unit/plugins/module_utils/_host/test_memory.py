@@ -18,40 +18,7 @@ TOTAL_121 = int(121.69 * GIB_KB)
 SPARK = [Zone(0, "DMA", 4 * GIB_KB, 0, 0, 0, 0, 0), Zone(0, "Normal", TOTAL_121 - 4 * GIB_KB, 0, 0, 0, 0, 0)]
 STOCK = (45167, 10)
 
-ZONEINFO = """Node 0, zone      DMA
-  per-node stats
-      nr_free_cma 12
-  pages free     1000
-        boost    5
-        min      100
-        low      125
-        high     150
-        promo    175
-        spanned  4095
-        present  3998
-        managed  2000
-        cma      0
-        protection: (0, 0, 480, 480)
-  pagesets
-    cpu: 0
-              count:    7
-              high:     14
-              batch:    63
-Node 0, zone    DMA32
-  pages free     0
-        min      0
-        low      0
-        high     0
-        managed  0
-        protection: (0, 0, 0, 0)
-Node 0, zone   Normal
-  pages free     3000
-        min      200
-        low      250
-        high     300
-        managed  8000
-        protection: (0, 0, 0, 0)
-"""
+ZONEINFO = "Node 0, zone DMA\n        managed  2000\nNode 0, zone Normal\n        managed  8000\n"
 
 
 def node(**values: float) -> dict[str, int]:

@@ -27,6 +27,7 @@ def both(**values: Any) -> dict[str, dict[str, Any]]:
         pytest.param({"gb10": list("abc"), "trio": list("abc")}, variables(), id="three hosts"),
         pytest.param(PAIR, {"a": {"ansible_host": "127.0.0.1", "ansible_port": 2201}, "b": {"ansible_host": "127.0.0.1", "ansible_port": 2202}}, id="ports"),
         pytest.param(PAIR, both(), id="names only"),
+        pytest.param(PAIR, {host: {CIDRS: ["10.0.0.0/31"], OWN: [f"10.0.0.{rank}"]} for rank, host in enumerate("ab")}, id="point-to-point network"),
         pytest.param({**TWO, "odd": ["a", "c"]}, {name: {**each, NAMED: ["pair1", "pair2"]} for name, each in TWO_VALID.items()}, id="named"),
     ],
 )
@@ -60,6 +61,7 @@ CASES: list[tuple[str, dict[str, list[str]], dict[str, dict[str, Any]], list[tup
      [(Place(HOST, "b", OWN, (0,)), "192.168.200.x"), (Place(HOST, "b", OWN, (1,)), "10.0.0.1")]),
     ("first too high for both", PAIR, both(**{FIRST: 300}), [(Place(GROUP, "pair1", FIRST), "too few")]),
     ("small network", PAIR, both(**{CIDRS: ["10.1.0.0/30"]}), [(Place(GROUP, "pair1", CIDRS), "too few")]),
+    ("network of one address", PAIR, both(**{CIDRS: ["10.0.0.1/32"], OWN: ["10.0.0.1"]}), [(Place(HOST, host, OWN, (0,)), "10.0.0.1/32") for host in "ab"]),
     ("small network, other first", PAIR, both(**{CIDRS: ["10.1.0.0/30"], FIRST: 3}), [(Place(GROUP, "pair1", CIDRS), "too few")]),
 ]  # fmt: skip
 

@@ -76,25 +76,19 @@ def test_uses_addresses_of_the_host_and_the_first_number_of_the_group() -> None:
         pytest.param("x", PAIR, {}, ["x is not in the inventory group gb10"], id="not in gb10"),
         pytest.param("c", THREE, {}, ["c is in 0 serving groups"], id="in none"),
         pytest.param("b", {**THREE, "pair2": ["b", "c"]}, {}, ["b is in 2 serving groups (pair1, pair2)"], id="in two"),
-        pytest.param("a", PAIR, {"gb10_rank": 1}, ["gb10_rank is 1", "a and b"], id="one rank twice"),
-        pytest.param("a", PAIR, {"gb10_rank": 2}, ["gb10_rank is 2", "0 to 1"], id="rank out of range"),
         pytest.param("a", PAIR, {"gb10_rank": True}, ["gb10_rank is True", "whole number"], id="rank of a wrong type"),
         pytest.param("a", PAIR, {"gb10_fabric_cidrs": "10.1.0.0/24"}, ["gb10_fabric_cidrs", "expected a list"], id="not a list"),
-        pytest.param("a", PAIR, {"gb10_fabric_cidrs": ["10.1.0.0"]}, ["'10.1.0.0'", "no prefix length"], id="no prefix"),
         pytest.param("a", PAIR, {"gb10_fabric_cidrs": ["fd00::/64"]}, ["'fd00::/64'", "IPv4 network"], id="IPv6"),
-        pytest.param("a", PAIR, {"gb10_fabric_cidrs": ["10.1.0.5/24"]}, ["'10.1.0.5/24'", "10.1.0.0/24"], id="an address"),
         pytest.param("a", PAIR, {"gb10_fabric_cidrs": ["192.186.200.0/24"]}, ["'192.186.200.0/24'", "public"], id="public"),
         pytest.param("a", PAIR, {"gb10_fabric_first": 0}, ["gb10_fabric_first is 0"], id="first 0"),
         pytest.param("a", PAIR, {"gb10_fabric_addresses": ["192.168.200.9"]}, ["1 addresses, expected 2"], id="too few addresses"),
-        pytest.param("a", PAIR, {"gb10_fabric_addresses": ["192.168.200.9"] * 2}, ["192.168.200.9", "192.168.201.0/24"], id="other rail"),
         pytest.param("a", PAIR, {"gb10_fabric_addresses": ["192.168.200.255", "192.168.201.9"]}, ["192.168.200.255"], id="broadcast"),
-        pytest.param("a", PAIR, {"gb10_fabric_addresses": ["spark", "x"]}, ["'spark'", "192.168.200.0/24"], id="not an address"),
         pytest.param("a", PAIR, {"gb10_fabric_addresses": "192.168.200.9"}, ["expected a list of addresses"], id="not a list of addresses"),
     ],
 )
 def test_fails_with_key_and_value(host: str, inventory: dict[str, list[str]], own: dict[str, Any], parts: list[str]) -> None:
     with pytest.raises(groups.ClusterError) as caught:
-        groups.group_of(host, inventory, variables(a=own, b={"gb10_rank": 1} if own == {"gb10_rank": 1} else {}))
+        groups.group_of(host, inventory, variables(a=own))
     assert all(part in str(caught.value) for part in parts), str(caught.value)
 
 
