@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -23,6 +24,10 @@ EVIDENCE: dict[str, int | None] = {
     "qwen38-flash-next-262k": 2_229_941, "dsv41-flash-exl3-1m": None, "qwen38-27b-dflash2-262k": None, "nemotron3-super-262k": None,
     "minimax-m27-awq-196k": None, "gpt-oss-120b-131k": None, "mimo26-flash-300k": None,
 }  # fmt: skip
+
+
+# The serving systems of the first six sources.
+SYSTEMS = ("dspark-", "b12x-", "fp8-", "pr41834-", "piecewise-")
 
 
 def boot(context: int, tokens: int, one_line: bool) -> bytes:
@@ -47,6 +52,17 @@ def verdict(profile: dict[str, Any], log: bytes, context: int, strict: bool = Fa
 
 def test_every_shipped_profile_is_here() -> None:
     assert set(EVIDENCE) == set(shipped_profiles())
+
+
+@pytest.mark.parametrize("name", [name for name, raw in shipped_profiles().items() if name.startswith(SYSTEMS)])
+def test_the_page_of_a_system_has_the_day_on_which_its_image_was_read_in_public(name: str) -> None:
+    """The images of two profiles have no public name: their pages give the way to build them."""
+    profile = resolve(name, shipped_profiles(), {})
+    text = " ".join((*profile["sources"], *profile["notes"]))
+    if profile["image"]["digest"]:
+        assert re.search(r"\(read 2026-\d\d-\d\d\)", text)
+    else:
+        assert re.search(r"could not be read in public material \(2026-\d\d-\d\d\)|no registry has it", text)
 
 
 @pytest.mark.parametrize("one_line", [False, True], ids=["two lines", "one line"])
