@@ -98,3 +98,10 @@ def test_a_refused_image_ends_the_run_on_all_ranks(tmp_path: Path) -> None:
     result = play(tmp_path, LOCK, "--check", image_reference="vllm:1")
     assert sorted(failure[0] for failure in result.failures) == ["one", "two"], result.stdout
     assert "expected first, found other" in result.stdout
+
+
+def test_a_rank_whose_source_cannot_save_the_image_names_the_source(tmp_path: Path) -> None:
+    plan = "{{ [absent | combine({'exists': true, 'id': 'i', 'fingerprint': 'f'}), absent] | gb10.cluster.image_plan(['one', 'two']) }}"
+    books = IMAGE.replace("{{ [absent, absent] | gb10.cluster.image_plan(['one', 'two']) }}", plan)
+    result = play(tmp_path, books, "--check", image_reference="vllm:1", image_timeout="not a number")
+    assert "one could not save or offer vllm:1 (the message is above), so two stops as well" in result.stdout

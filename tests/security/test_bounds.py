@@ -224,6 +224,15 @@ def test_hashing_ends_after_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyP
         model_folder.hash_files(str(tmp_path), model_folder.walk(str(tmp_path))[0], {}, fresh=True)
 
 
+def test_refuses_a_sparse_file_before_it_is_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_folder, "sha256_file", lambda path: pytest.fail(f"hashes {path}"))
+    place = tmp_path / "model.safetensors"
+    place.touch()
+    os.truncate(place, 64 << 30)
+    with pytest.raises(ManifestError, match="is sparse"):
+        model_folder.hash_files(str(tmp_path), {place.name: place.stat()}, {}, True)
+
+
 # Commands and sessions.
 
 

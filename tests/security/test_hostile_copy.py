@@ -49,12 +49,6 @@ def install(store: Path, *items: dict[str, Any]) -> None:
     model_folder.install(Node(str(store.parent / "node")), str(store / "m"), items or [ITEM], {}, [])
 
 
-def test_a_copy_arrives(store: Path) -> None:
-    fetched(store)
-    install(store)
-    assert (store / "m/a.json").read_bytes() == DATA
-
-
 def test_a_link_in_place_of_the_folder_is_refused(store: Path) -> None:
     (store / ".gb10-incoming-m").symlink_to(store.parent / "etc")
     for act in (lambda: Staging(str(store / ".gb10-incoming-m"), create=True), lambda: install(store)):

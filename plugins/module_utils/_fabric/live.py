@@ -136,12 +136,13 @@ class Live:
     # kernel values
 
     def sysctls(self, rails: Iterable[str]) -> dict[str, str]:
-        """Return every readable kernel value of the rails (net.ipv4.conf, net.ipv6.conf): netplan's renderers change more than we do."""
+        """Return every kernel value of the rails that can be set (net.ipv4.conf, net.ipv6.conf): netplan's renderers change more than we do."""
         found = {}
         for folder in (Path("/proc/sys/net") / family / "conf" / name for name in rails for family in ("ipv4", "ipv6")):
             for path in sorted(folder.iterdir()) if folder.is_dir() else []:
                 try:
-                    found[str(path)] = path.read_text().strip()
+                    if path.stat().st_mode & 0o200:  # mc_forwarding cannot be written
+                        found[str(path)] = path.read_text().strip()
                 except OSError:
                     continue
         return found

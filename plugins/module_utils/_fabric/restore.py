@@ -29,9 +29,21 @@ TIMER = "gb10-roce-restore"
 APPLY_SECONDS = 90  # for the change itself, in addition to confirm_seconds; the timer is started again when the change is complete
 
 
+# The routes of interface $1, those of its networks first, without which the kernel refuses the gateways of the others. One that it refuses goes to refused.
+# Not `ip route restore`: it ends at the first refusal, and the kernel refuses each route that was saved without a carrier ("linkdown" of `ip route`).
+ROUTES = """routes() {
+  for first in "scope link" ""; do
+    grep "$first" "$1.route" | sed 's/ linkdown//; s/ dead//' | while read -r route; do
+      answer=$(ip -4 route append $route dev "$1" 2>&1) && continue
+      case "$first$answer" in *"File exists"*|"scope link"*) ;; *) echo " $route dev $1;" | tr -cd '[:alnum:] ./:;@_-' >>refused ;; esac
+    done
+  done
+}"""
+
+
 def save_commands(rails: Sequence[str], protected: Sequence[str]) -> list[str]:
     """Return the shell commands that save what `restore_script` restores of the interfaces, in the folder that is current."""
-    saved = [f"ip -4 {what} save dev {quote(name)} >{quote(name)}.{what}" for name in (*rails, *protected) for what in ("addr", "route")]
+    saved = [f"ip -4 {what} dev {quote(name)} >{quote(name)}.{what.split()[0]}" for name in (*rails, *protected) for what in ("addr save", "route show")]
     return ["PATH=$PATH:/usr/sbin:/sbin", *saved]
 
 
@@ -41,6 +53,7 @@ def restore_script(files: Mapping[str, str | None], rails: Sequence[Interface], 
     `files`: {absolute path: name of its copy, None if the file did not exist}; `protected`: interfaces of the management path, which get back what they lost.
     """
     out = ["#!/bin/sh", f"cd {PENDING} || exit 0  # it was confirmed", f"exec >{STATE_DIR}/restore.log 2>&1", "set -x", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
+    out += [ROUTES]
     out += [f"rm -f {quote(path)}" if copy is None else f"cp -a {copy} {quote(path)}" for path, copy in sorted(files.items())]
     out += [
         "systemctl is-active --quiet systemd-networkd.service && timeout 60 networkctl reload",
@@ -51,11 +64,12 @@ def restore_script(files: Mapping[str, str | None], rails: Sequence[Interface], 
         name = quote(item.name)
         out += [f"ip link set dev {name} mtu {item.mtu}"] if item.mtu else []
         out += [f"ip -4 addr flush dev {name}", f"ip -4 addr restore <{name}.addr", f"ip link set dev {name} {'up' if item.up else 'down'}"]
-        out += [f"ip -4 route restore <{name}.route"]  # the flush removes the routes, and no service sets them again
+        out += [f"routes {name}"]  # the flush removes the routes, and no service sets them again
     out += ["sysctl -e -q -p sysctl.conf"]
     for name in map(quote, protected):
-        out += [f"ip link set dev {name} up", f"ip -4 addr restore <{name}.addr", f"ip -4 route restore <{name}.route"]
-    out += [f'sed "s/@WHEN@/$(date -u +%Y-%m-%dT%H:%M:%SZ)/g" record.json >{RESTORED}', f"rm -rf {PENDING}"]
+        out += [f"ip link set dev {name} up", f"ip -4 addr restore <{name}.addr", f"routes {name}"]
+    out += ['[ -s refused ] && lost=" Not restored, because the kernel refused them, are these routes:$(cat refused)"']
+    out += [f'sed "s/@WHEN@/$(date -u +%Y-%m-%dT%H:%M:%SZ)/g; s|@LOST@|$lost|" record.json >{RESTORED}', f"rm -rf {PENDING}"]
     return "\n".join(out) + "\n"
 
 
@@ -82,7 +96,7 @@ class PendingChange:
         copy = [f"cp -a {quote(path)} {name}" for path, name in copies.items() if name]  # with the group, by which networkd reads its files
         live.require("/bin/sh", "-ec", "\n".join([f"cd {folder}", *copy, *save_commands(rails, live.protected)]))
         why = f"the change was not confirmed within {self.seconds} s, so the controller did not come back"
-        message = f"At @WHEN@ this node put its network back as it was before ({summary}), because {why}."
+        message = f"At @WHEN@ this node put its network back as it was before ({summary}), because {why}.@LOST@"
         sysctls = "".join(f"{path[len('/proc/sys/') :]} = {value}\n" for path, value in live.sysctls(rails).items())
         live.write(str(folder / "sysctl.conf"), sysctls, 0o600)
         live.write(str(folder / "record.json"), json.dumps({"when": "@WHEN@", "message": message}) + "\n", 0o600)

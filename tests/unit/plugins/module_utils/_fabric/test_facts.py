@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._fabric import facts,
 from shared_samples import needs_shared, samples
 from unit.fixtures.roce.tree import (
     ADDRESSES,
-    ALL_FOUR,
     HCA0,
     PAIR,
     RAIL0,
@@ -19,10 +17,7 @@ from unit.fixtures.roce.tree import (
     SPARK,
     V1,
     V2,
-    Tree,
     from_pair,
-    from_rdma_link,
-    from_show_gids,
     gid,
     ids,
     link_local,
@@ -67,47 +62,6 @@ def test_pair_a_is_resolved_on_both_nodes(tmp_path: Path, node: str, last: str, 
     assert recorded["speed_mbps"] == 200000
 
 
-def tree_of_gb10_1(root: Path, link: str = "gb10-1.rdma-link.txt") -> Tree:
-    """gb10-1: rdma link in its text form, show_gids, 192.168.100.10 and .14 on the twins."""
-    tree = spark(root, {"enp1s0f0np0": ["192.168.100.10/24"], "enP2p1s0f0np0": ["192.168.100.14/24"]}, mtu=1500)
-    for _netdev, hca, _pci, _phys in SPARK:
-        for kind in ("gids", "gid_attrs/types", "gid_attrs/ndevs"):
-            for entry in sorted((root / f"sys/class/infiniband/{hca}/ports/1/{kind}").iterdir()):
-                entry.rmdir() if entry.is_dir() else entry.unlink()
-    from_show_gids(tree, (samples() / "gb10-1.show_gids.txt").read_text())
-    from_rdma_link(tree, (samples() / link).read_text())
-    tree.write()
-    return tree
-
-
-@needs_shared
-def test_both_rails_in_one_subnet_are_named_and_still_resolved(tmp_path: Path) -> None:
-    tree_of_gb10_1(tmp_path)
-    result = run(tmp_path)
-    assert [(r["ipv4"], r["gid_index"]) for r in result["rails"]] == [("192.168.100.10", 3), ("192.168.100.14", 3)]
-    assert ids(result) == ["mtu_small", "mtu_small", "one_subnet_for_both_rails"]
-    assert result["env"]["NCCL_IB_GID_INDEX"] == "3"
-    message = next(p["message"] for p in result["problems"] if p["id"] == "one_subnet_for_both_rails")
-    assert "enp1s0f0np0 (192.168.100.10/24)" in message
-    assert "enP2p1s0f0np0 (192.168.100.14/24)" in message
-
-
-@needs_shared
-def test_two_cables_with_one_addressed(tmp_path: Path) -> None:
-    tree = spark(tmp_path, PAIR, up=ALL_FOUR)
-    from_rdma_link(tree, (samples() / "rdma-link.two-cables.txt").read_text())
-    assert len(tree.rdma) == 4
-    tree.write()
-    result = run(tmp_path)
-    assert [r["netdev"] for r in result["rails"]] == ["enp1s0f0np0", "enP2p1s0f0np0", "enp1s0f1np1", "enP2p1s0f1np1"]
-    assert result["env"]["NCCL_IB_HCA"] == BOTH
-    # with the wanted networks, the second cable is neither a rail nor a problem
-    wanted = run(tmp_path, cidrs=CIDRS)
-    assert [r["netdev"] for r in wanted["rails"]] == ["enp1s0f0np0", "enP2p1s0f0np0"]
-    assert wanted["problems"] == []
-    assert wanted["env"]["NCCL_IB_GID_INDEX"] == "3"
-
-
 @needs_shared
 def test_gid_dump_of_a_real_card_skips_the_zero_entry(tmp_path: Path) -> None:
     gids: dict[str, dict[int, tuple[str, str]]] = {}
@@ -118,27 +72,6 @@ def test_gid_dump_of_a_real_card_skips_the_zero_entry(tmp_path: Path) -> None:
     result = run(spark(tmp_path, PAIR, gids=gids).write())
     assert [r["gid_index"] for r in result["rails"]] == [3, 3]
     assert [g["index"] for g in by_name(result)["enp1s0f0np0"]["gids"]] == [0, 1, 2, 3]
-
-
-@needs_shared
-def test_mtu_1500_of_a_real_node(tmp_path: Path) -> None:
-    text = (samples() / "ip-addr.mtu1500-noprefixroute.txt").read_text()
-    addresses, mtu = re.findall(r"inet6? (\S+)", text), int(re.findall(r" mtu (\d+)", text)[0])
-    tree = spark(tmp_path, {RAIL0: addresses}, up=(RAIL0,), mtu=mtu, gids={RAIL0: v4_gids("192.168.100.10")})
-    rail = by_name(run(tree.write()))["enp1s0f0np0"]
-    assert (rail["ipv4"], rail["prefix"], rail["mtu"], rail["active_mtu"], rail["gid_index"]) == ("192.168.100.10", 24, 1500, 1024, 3)
-
-
-@needs_shared
-def test_twins_share_a_cage_by_phys_port_name(tmp_path: Path) -> None:
-    tree = Tree(tmp_path)
-    for line in (samples() / "phys_port_name.daqiri.txt").read_text().splitlines():
-        netdev, port, pci, _hash, hca = line.split()
-        tree.netdev(netdev, phys=port.split("=")[1], pci=pci.split("=")[1], vendor="0x15b3")
-        tree.hca(hca, netdev)
-    result = run(tree.write())
-    assert result["twins"] == {"0": ["enp1s0f0np0", "enP2p1s0f0np0"], "1": ["enp1s0f1np1"]}
-    assert [p["hca"] for p in result["ports"]] == ["mlx5_0", "mlx5_2", "mlx5_1"]
 
 
 @needs_shared
@@ -358,18 +291,6 @@ def test_the_only_addressed_interface_without_a_default_route(tmp_path: Path) ->
     assert (management["interface"], management["reason"], management["protected"]) == ("enP7s7", "only addressed interface", [])
     tree.netdev("eno2", ["10.44.0.1/24"])
     assert run(tree.write())["management"]["interface"] is None
-
-
-def test_container_without_rdma(tmp_path: Path) -> None:
-    tree = Tree(tmp_path)
-    tree.netdev("eth0", ["172.17.0.3/16"], kind="veth")
-    tree.netdev("enp1s0f0np0", ["192.168.100.10/24"], mtu=9000, kind="veth", speed=10000)
-    tree.default_route("eth0", "172.17.0.1")
-    tree.rdma = []
-    result = run(tree.write(), addresses=["192.168.100.10/24"])
-    assert [(r["netdev"], r["hca"], r["ipv4"], r["state"]) for r in result["rails"]] == [("enp1s0f0np0", None, "192.168.100.10", "ACTIVE")]
-    assert result["env"] == dict.fromkeys(SOCKETS, RAIL0)
-    assert set(ids(result)) == {"no_rdma"}
 
 
 def test_unreadable_files_are_named(tmp_path: Path) -> None:

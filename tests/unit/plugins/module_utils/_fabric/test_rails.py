@@ -84,6 +84,8 @@ def test_a_second_cable_that_nothing_uses_decides_nothing(tmp_path: Path, local:
     result = run(tree.write())
     assert result["env"] == {"NCCL_IB_HCA": f"{HCA0},{HCA1}", "NCCL_IB_GID_INDEX": "5", **dict.fromkeys(SOCKETS, RAIL0)}
     assert ids(result) == ["link_local_only"] * len(local) + ["no_ipv4"] * (2 - len(local))
+    wanted = run(tmp_path, cidrs=WANTED)
+    assert (netdevs(wanted), wanted["problems"], wanted["env"]) == ([RAIL0, RAIL1], [], result["env"])
     desired = run(tmp_path, cidrs=[*WANTED, "192.168.102.0/24"])
     assert "NCCL_IB_GID_INDEX" not in desired["env"]
     assert {"no_ipv4", "gid_missing"} <= set(ids(desired))

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest, model_folder, plain
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
+from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest, model_folder
 from unit.fixtures.page_cache import cached_share, needs_page_cache
 
 
@@ -196,17 +195,6 @@ def test_absent_removes_a_folder_that_is_empty_then(node: Node, tmp_path: Path) 
     model_folder.install(node, str(path), [fetched(path, "d/a.safetensors", b"a")], {}, [])
     model_folder.absent(node, str(path), check=False)
     assert list(path.parent.iterdir()) == []
-
-
-def test_links_to_the_outside_are_not_followed(node: Node, tmp_path: Path, folder: Path) -> None:
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    (folder / "sub").symlink_to(outside)
-    with pytest.raises(plain.CopyError, match=r"m/sub is or leads through a link"):
-        model_folder.install(node, str(folder), [fetched(folder, "sub/x.json", b"x")], {}, [])
-    assert list(outside.iterdir()) == []
-    with pytest.raises(ManifestError, match="outside the model's folder"):
-        model_folder.install(node, str(folder), [], {"l": "/etc/passwd"}, [])
 
 
 def test_agreed_files_are_recorded(node: Node, folder: Path) -> None:
