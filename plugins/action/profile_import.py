@@ -34,6 +34,7 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_schema import
 from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader
 
 LONGEST = 1 << 20  # bytes of a recipe
+SOURCED = re.compile(r"(?m)(?:^|[;&])\s*(?:source|\.)\s+\S*\.env\b")  # a script that reads the .env next to it, as Compose does
 EXPECTED = "expected a recipe of sparkrun or eugr/spark-vllm-docker, a Docker Compose file, or a script with docker run"
 
 
@@ -172,16 +173,18 @@ class ActionModule(ActionBase):
         recipe = Path(args["recipe"])
         variables = Path(args["env_file"]) if args["env_file"] else recipe.parent / ".env"
 
-        def neighbour(name: str) -> dict[str, str] | None:
+        def neighbour(name: str) -> tuple[dict[str, str], list[tuple[str, str]]] | None:
             path = recipe.parent / name
-            return env_values(read(path, "environment file", "Put it next to the recipe"))[0] if path.is_file() else None
+            return env_values(read(path, "environment file", "Put it next to the recipe")) if path.is_file() else None
 
         try:
-            given = args["env_file"] or variables.is_file()
-            env, notes = env_values(read(variables, "environment file", "Give its path with -e env_file=FILE")) if given else ({}, [])
             text = read(recipe, "recipe", "Give its path with -e recipe=FILE")
+            data = load(recipe, text)
+            reads = "services" in data if isinstance(data, dict) else SOURCED.search(text)
+            given = args["env_file"] or (reads and variables.is_file())
+            env, notes = env_values(read(variables, "environment file", "Give its path with -e env_file=FILE")) if given else ({}, [])
             around = Around(text, recipe.resolve().parent.name, env, notes, neighbour, mods_near(recipe))
-            found = convert(load(recipe, text), around, args["service"])
+            found = convert(data, around, args["service"])
         except RecipeError as error:
             raise AnsibleActionFail(f"{recipe}: {redact(str(error))}.") from None
         name = args["name"] or (Path(args["dest"]).stem if args["dest"] else found.name)

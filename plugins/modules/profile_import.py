@@ -37,7 +37,7 @@ options:
     description: The file to write, C(NAME.yml) in another directory than O(directory).
     type: path
   env_file:
-    description: The environment file of the Compose file. The default is C(.env) next to it. The controller's environment is not read.
+    description: The environment file. The default is C(.env) next to a Compose file, or to a script that sources it. The controller's environment is not read.
     type: path
   service:
     description: The service of the Compose file, or the container of the script. It is needed if several run vLLM and are not the ranks of one model.

@@ -1,15 +1,17 @@
-"""A drafter on the lab: staged on one rank, proven, copied to the other, mounted read-only, and in release, receipt and lock file."""
+"""A drafter on the lab: staged on one rank, proven, copied to the other, mounted read-only, in release, receipt and lock file, and used."""
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import playbook
 import yaml
-from container_lab import Lab
+from container_lab import STUB, Lab
 
 DRAFTER, INSIDE = "/srv/models/drafts/lab-draft", "/models/drafts/lab-draft"
 FOLDER = "/opt/gb10-cluster/vllm_tp2/pair1"
@@ -17,12 +19,12 @@ REVISION = "ab" * 20
 LOCK = "Compare with the lock file, or record it there"
 
 
-def drafted() -> dict[str, Any]:
+def drafted(base: str = "lab-stub", **spec: Any) -> dict[str, Any]:
     """Variables with a profile of the lab that has a drafter. Its pool has the size that is left."""
     none = {"min": None, "max": None}
     own = {
-        "extends": "lab-stub", "drafter": {"id": "gb10-lab/lab-draft", "path": INSIDE, "revision": REVISION, "size_gib": 0.001},
-        "engine": {"args": {"speculative-config": {"model": INSIDE, "num_speculative_tokens": 2}}},
+        "extends": base, "drafter": {"id": "gb10-lab/lab-draft", "path": INSIDE, "revision": REVISION, "size_gib": 0.001},
+        "engine": {"args": {"speculative-config": {"model": INSIDE, "num_speculative_tokens": 2, **spec}}},
         "gate": {"effective_tokens": none, "concurrency": none},
     }  # fmt: skip
     profiles = yaml.safe_load((playbook.REPO / "inventories/lab/group_vars/gb10.yml").read_text(encoding="utf-8"))["gb10_profiles"]
@@ -33,16 +35,47 @@ def sums(lab: Lab, node: int) -> str:
     return lab.on(node, f"cd {DRAFTER} && find . -type f | LC_ALL=C sort | xargs sha256sum")
 
 
-def test_a_drafter_is_copied_proven_and_mounted_on_both_ranks(lab: Lab) -> None:
-    """The head has it: the lab's model under another name, which drafts for itself. Afterwards the inventory's own release serves again."""
+def stage(lab: Lab) -> None:
+    """Put the drafter on the head: the lab's model under another name, which drafts for itself."""
     lab.on(2, "rm -rf /srv/models/drafts")
     lab.on(1, f"rm -rf /srv/models/drafts && mkdir /srv/models/drafts && cp -r /srv/models/{lab.model} {DRAFTER} && touch {DRAFTER}/of-the-drafter.txt")
+
+
+def clean(lab: Lab) -> None:
+    for node in (1, 2):
+        lab.on(node, "rm -rf /srv/models/drafts /var/lib/gb10-cluster/weights-lab-draft-*")
+
+
+def test_a_drafter_is_copied_proven_and_mounted_on_both_ranks(lab: Lab) -> None:
+    """Afterwards the inventory's own release serves again."""
+    stage(lab)
     try:
         _copied_proven_and_mounted(lab, drafted())
     finally:
         lab.play("site.yml", "--tags", "vllm_tp2")
+        clean(lab)
+
+
+def test_the_real_engine_accepts_what_the_drafter_of_both_ranks_drafts(tmp_path: Path) -> None:
+    """vLLM on CPU with a draft model: its own counters are in the receipt, and the answer is the model's."""
+    subprocess.run([sys.executable, str(playbook.REPO / "lab/container/lab.py"), "up", "--engine", "vllm"], check=True)
+    real = Lab(STUB.with_name("lab"), tmp_path)
+    stage(real)
+    own = drafted("lab-tiny", method="draft_model")
+    own["gb10_profiles"]["drafted"]["gate"]["acceptance"] = {"positions_active": 2}
+    try:
+        run = real.play("site.yml", variables={**own, "vllm_tp2_attempts": 1, "vllm_tp2_rollback": False, "vllm_tp2_collective_test": "never"})
+        assert run.rc == 0, run.stdout[-4000:]
+        assert sums(real, 1) == sums(real, 2) != ""
         for node in (1, 2):
-            lab.on(node, "rm -rf /srv/models/drafts /var/lib/gb10-cluster/weights-lab-draft-*")
+            assert "Loading drafter model" in real.on(node, f"docker logs {real.container(node)} 2>&1")
+        speculation = json.loads(real.on(1, f"cat {FOLDER}/current/receipt.json"))["measured"]["speculation"]
+        assert len(speculation["accepted_per_position"]) == 2
+        assert min(speculation["accepted_per_position"]) > 0
+        assert real.complete() == (200, " Paris.")
+    finally:
+        real.on(1, "gb10 stop", check=False)
+        clean(real)
 
 
 def _copied_proven_and_mounted(lab: Lab, own: dict[str, Any]) -> None:

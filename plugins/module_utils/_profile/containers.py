@@ -62,7 +62,7 @@ class Around:
     folder: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     notes: list[tuple[str, str]] = field(default_factory=list)  # of its .env
-    read: Callable[[str], dict[str, str] | None] = lambda _name: None
+    read: Callable[[str], tuple[dict[str, str], list[tuple[str, str]]] | None] = lambda _name: None  # another file such as .env
     mod: Callable[[str], str] = lambda _name: ""
 
 
@@ -78,6 +78,7 @@ class _Rank:
     shell: list[str] = field(default_factory=list)
     args: dict[str, Any] = field(default_factory=dict)
     ray: bool = False
+    notes: list[tuple[str, str]] = field(default_factory=list)  # of its env_file
 
     @property
     def image(self) -> str:
@@ -113,6 +114,8 @@ def convert(data: Any, around: Around | None = None, service: str = "") -> Impor
     kind = kind_of(data)
     if kind == COMPOSE:
         return _compose(data, around, service)
+    if data.get("include"):
+        raise RecipeError(f"it is a change of the recipe {text_of(data['include'])}, which is not read. Import what `sparkrun export recipe` prints")
     if kind:
         return _recipe(data, kind, around)
     raise RecipeError("it has neither services (Docker Compose) nor model or command (sparkrun, eugr/spark-vllm-docker)")
@@ -129,7 +132,7 @@ def _recipe(given: Mapping[str, Any], kind: str, around: Around) -> Imported:
         raise RecipeError(f"runtime is {runtime!r} ({other_engine(runtime) or runtime}), and the collection serves vLLM only. Import a recipe for vLLM")
     name = text_of(data.pop("name", "") or model)
     out = Imported(kind, posixpath.basename(name), text_of(data.pop("description", "") or metadata.pop("description", "") or name))
-    out.collect_secrets({**env, **defaults})
+    out.collect_secrets({**around.env, **env, **defaults})
     out.set_image("container", text_of(data.pop("container", "")))
     for index, each in enumerate(map(text_of, items(data.pop("mods", None)))):
         folder, path = around.mod(each), each if each.startswith(("mods/", "@")) else f"mods/{each}"
@@ -142,7 +145,7 @@ def _recipe(given: Mapping[str, Any], kind: str, around: Around) -> Imported:
     words, used, script = _recipe_command(given, kind, around)
     hidden = {key for key, value in defaults.items() if out.hides(str(key), value)}
     out.unmapped += [(f"defaults.{key}", HIDDEN if key in hidden else "the command does not use it") for key in defaults if key in hidden or key not in used]
-    out.set_environment("env", {str(key): None if value is None else expand(text_of(value), {}, in_shell=True) for key, value in env.items()})
+    out.set_environment("env", {str(key): None if value is None else expand(text_of(value), around.env, in_shell=True) for key, value in env.items()})
     out.list_script(script)
     out.set_engine(words, model)
     if runtime == "vllm-ray":
@@ -157,6 +160,7 @@ def _recipe(given: Mapping[str, Any], kind: str, around: Around) -> Imported:
     _nodes(out, data)
     out.set_store([])
     data = {key: value for key, value in data.items() if key not in RECIPE_KEYS}
+    _list_env(out, around)
     out.close({**data, "metadata": metadata, **settings})
     return out
 
@@ -173,7 +177,7 @@ def _recipe_command(data: Mapping[str, Any], kind: str, around: Around) -> tuple
                 words += [flag, *([] if text_of(value).lower() == "true" else map(text_of, items(value)))]
         return words, {str(key) for key in defaults}, Script()
     values = {"model": model, "container": text_of(data.get("container")), **{str(key): text_of(value) for key, value in defaults.items()}}
-    environment = {"PATH": SYSTEM_PATH, "LD_LIBRARY_PATH": "", **{str(key): text_of(value) for key, value in mapping(data, "env").items()}}
+    environment = {"PATH": SYSTEM_PATH, "LD_LIBRARY_PATH": "", **around.env, **{str(key): text_of(value) for key, value in mapping(data, "env").items()}}
     text = re.sub(r"\\[ \t]+\n", "\\\n", _fill(text_of(data["command"]), values, used))
     done = Script(lambda words: bool(program_of(words)), environment, around.source).read(text)
     words = only(done, text_of(data.get("container")))
@@ -217,12 +221,18 @@ def _compose(data: Mapping[str, Any], around: Around, wanted: str) -> Imported:
     out, names = profile_of(COMPOSE, text_of(data.get("name")) or around.folder, boxes, around, wanted)
     out.unmapped += [(f"services.{each}", "another service of the file") for each in boxes if each not in names]
     out.unmapped += [(f"volumes: {each}", "a named volume of Docker: the profile mounts folders of the nodes") for each in mapping(data, "volumes")]
-    for key, value in around.env.items():
-        if out.hides(key, value) or not re.search(rf"\$\{{?{re.escape(key)}\b", around.source):
-            out.unmapped.append((f".env {key}", HIDDEN if out.hides(key, value) else "the Compose file does not use it"))
-    out.unmapped += [(f".env {name}", reason) for name, reason in around.notes]
+    _list_env(out, around)
     out.close({str(key): value for key, value in data.items() if key not in ("services", "volumes", "name")})
     return out
+
+
+def _list_env(out: Imported, around: Around) -> None:
+    """List what of a .env is in no profile."""
+    taken = {key for table in ("env", "head_env", "worker_env") for key in out.profile.get(table, {})}  # it can be an env_file too
+    for key, value in around.env.items():
+        if out.hides(key, value) or not (key in taken or re.search(rf"\$\{{?{re.escape(key)}\b", around.source)):
+            out.unmapped.append((f".env {key}", HIDDEN if out.hides(key, value) else "the recipe does not use it"))
+    out.unmapped += [(f".env {name}", reason) for name, reason in around.notes]
 
 
 def _expanded(value: Any, values: Mapping[str, str]) -> Any:
@@ -250,6 +260,7 @@ def _docker_run(around: Around, wanted: str) -> Imported:
     out.unmapped += [(f"command: {' '.join(words[:2])}", "another command of the script, which is not run") for words in done.others if words[0] != "set"]
     out.decided += [f"docker run > {each}" for each in done.redirections]
     out.unmapped += [(f"{lines} other lines of the text", "they are not part of docker run")] if lines else []
+    _list_env(out, around)
     out.close({})
     return out
 
@@ -310,7 +321,7 @@ def profile_of(kind: str, project: str, boxes: Mapping[str, Mapping[str, Any]], 
             ranks.append(_rank(name, boxes[name], around))
         except RecipeError as error:
             faults[name] = error
-    if faults and len(names) == 1:
+    if len(faults) == len(names):
         raise faults[names[0]]
     models = {rank.name: rank.model for rank in ranks if rank.words}
     joined = all(rank.ray or {"nnodes", "node-rank", "headless", "master-addr"} & set(rank.args) for rank in ranks)
@@ -338,6 +349,7 @@ def _of_ranks(kind: str, project: str, ranks: list[_Rank], around: Around) -> Im
     if head.shell and not head.script.exported:
         out.profile["engine"]["shell"] = head.shell
     _set_environments(out, ranks)
+    out.unmapped += [note for rank in ranks for note in rank.notes]
     out.list_script(head.script)
     out.set_engine(head.words, "", image, box.get("entrypoint") is not None)
     if any(rank.ray for rank in ranks):
@@ -356,6 +368,7 @@ def _of_ranks(kind: str, project: str, ranks: list[_Rank], around: Around) -> Im
 def _rank(name: str, box: Mapping[str, Any], around: Around) -> _Rank:
     """Return how a service starts its engine."""
     environment: dict[str, Any] = {}
+    notes: list[tuple[str, str]] = []
     if "extends" in box:
         raise RecipeError(f"the service {name} extends another one, expected a service with all its keys. Import what `docker compose config` prints")
     for each in items(box.get("env_file")):
@@ -363,7 +376,9 @@ def _rank(name: str, box: Mapping[str, Any], around: Around) -> _Rank:
         found = around.read(path)
         if found is None and not (isinstance(each, Mapping) and text_of(each.get("required")) == "false"):
             raise RecipeError(f"the service {name} has env_file {path}, which is not next to the recipe and is its environment. Put the file there")
-        environment.update(found or {})
+        values, remarks = found or ({}, [("is not there", "it is not next to the recipe, and Compose does without it")])
+        environment.update(values)
+        notes += [(f"{path} {text}", reason) for text, reason in remarks]
     environment.update({key: around.env.get(key) if value is None else value for key, value in pairs(box.get("environment")).items()})
     parts = [[text_of(each) for each in value] if isinstance(value, list) else split(text_of(value)) for value in (box.get("entrypoint"), box.get("command"))]
     words = [word for part in parts for word in part]
@@ -377,7 +392,7 @@ def _rank(name: str, box: Mapping[str, Any], around: Around) -> _Rank:
     if not words or (is_shell and shell is None) or (not is_shell and (words[0].endswith((".sh", ".py")) or "entrypoint" in words[0])):
         what = f"runs {' '.join(words[:2])}, a script that is not in the recipe" if words else "has no command: what its image starts is not in the recipe"
         raise RecipeError(f"the service {name} {what}. Write the command that it starts into the recipe: `ps -ef` in the running container shows it")
-    rank = _Rank(name, box, words, Script(others=[wrapper] if wrapper else []), environment)
+    rank = _Rank(name, box, words, Script(others=[wrapper] if wrapper else []), environment, notes=notes)
     if is_shell and shell is not None:
         if len(words) > shell + 2:
             raise RecipeError(f"the service {name} gives {words[0]} {words[shell]} several words, and a shell runs the first. Write the command as one text")
@@ -438,12 +453,21 @@ def _volume(index: int, volume: Any) -> tuple[str, str, str]:
 
 def _set_box(out: Imported, box: Mapping[str, Any]) -> None:
     """Take the container's limits, devices and ports."""
-    resources = mapping(mapping(box, "deploy"), "resources")
+    deploy = mapping(box, "deploy")
+    resources = mapping(deploy, "resources")
+    limits, reserved = mapping(resources, "limits"), mapping(resources, "reservations")
+    for where, table, known in (
+        ("deploy", deploy, ("resources", "restart_policy")), ("deploy.resources.limits", limits, ("memory",)),
+        ("deploy.resources.reservations", reserved, ("devices",)),
+    ):  # fmt: skip
+        out.unmapped += [(f"{where}.{key}", NO_KEY) for key in table if key not in known]
     out.set_size("shm_size", "shm_size", box.get("shm_size"))
     out.set_size("mem_limit", "memory", box.get("mem_limit"))
-    out.set_size("deploy.resources.limits.memory", "memory", mapping(resources, "limits").get("memory"))
+    out.set_size("deploy.resources.limits.memory", "memory", limits.get("memory"))
     for key, value in pairs(box.get("ulimits")).items():
-        soft = text_of(value.get("soft") if isinstance(value, Mapping) else text_of(value).partition(":")[0])
+        soft, hard = (text_of(value.get(each)) for each in ("soft", "hard")) if isinstance(value, Mapping) else text_of(value).partition(":")[::2]
+        if hard not in ("", soft):
+            out.unmapped.append((f"ulimits.{key} hard {hard}", "container has one number for both limits, which is the soft one here"))
         if key in ("memlock", "stack", "nofile") and re.fullmatch(r"-1|\d+", soft):
             out.profile["container"][key] = int(soft)
         else:

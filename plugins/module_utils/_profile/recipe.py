@@ -44,6 +44,8 @@ REASONS = {
     "distribution_config": "the roles image and weights bring image, model and drafter: set model.revision and drafter.revision",
     **dict.fromkeys(("working_dir", "user"), "the image decides"),
     "depends_on": "another service, which the profile does not start",
+    "include": "other files, which are not read: import what `docker compose config` prints",
+    "overrides": "settings under conditions, which are not read: put those of your nodes into defaults",
 }
 OTHER_ENGINES = {
     "TensorRT-LLM": r"trtllm|tensorrt[-_]?llm", "SGLang": r"sglang", "llama.cpp": r"llama[-_.]?cpp|llama-server|llama_cpp|\.gguf\b", "Ollama": r"\bollama\b",
@@ -69,7 +71,7 @@ POOLING_NAME = re.compile(r"(?i)embed|rerank|colbert|colpali|(?:^|[-_])(?:bge|e5
 def text_of(value: Any) -> str:
     """Return a value of YAML as an environment or a command line has it."""
     if isinstance(value, (dict, list)):
-        return json.dumps(_typed(value))
+        return json.dumps(_typed(value), ensure_ascii=False)  # a variable without a value stays a mark
     return str(value).lower() if isinstance(value, bool) else "" if value is None else str(value)
 
 
@@ -109,7 +111,7 @@ def items(value: Any) -> list[Any]:
 def need(where: str, text: str) -> str:
     """Return the text. Raise RecipeError if a variable in it has no value."""
     for name, message in marks(text).items():
-        remedy = f"Add {name}=VALUE to .env next to the recipe, or give the file with -e env_file=FILE"
+        remedy = f"Add {name}=VALUE to .env next to a Compose file, or give a file of such lines with -e env_file=FILE"
         raise RecipeError(f"{where} takes the variable {name}, which has no value{f' ({message})' if message else ''}. {remedy}")
     return text
 
@@ -143,6 +145,8 @@ def arguments(words: list[str]) -> tuple[dict[str, Any], list[str], list[tuple[s
     stray: list[str] = []
     left: list[tuple[str, str]] = []
     index = 0
+    if "--" in words:
+        raise RecipeError("the command has the word --, after which nothing is an argument. Remove it")
     while index < len(words):
         word, index = words[index], index + 1
         if not is_flag(word):
@@ -397,7 +401,7 @@ class Imported:
     def _set_volume(self, where: str, source: str, target: str, home: str, cache: str, models: list[str]) -> None:
         box, tables = self.profile["container"], (self.profile["engine"]["args"], self.profile["env"])
         if target in (home, cache, *(each.rstrip("/") for each in models)) or home.startswith(target.rstrip("/") + "/"):
-            pass  # the model store, or the compile caches in it
+            self.decided.append(f"{where} {target}")  # the model store, or the compile caches in it
         elif re.search(r"cache|/\.triton|/\.nv\b|flashinfer|tilelang|inductor", target) and not target.startswith(home + "/"):
             folder = f"{STORE}/{slug(target)}"
             box["volumes"].append(f"{folder}:{target}")

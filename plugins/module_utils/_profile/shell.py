@@ -51,6 +51,7 @@ _VARIABLE = re.compile(r"\$(?:(\$)|([A-Za-z_]\w*)|\{((?:[^{}]|\{(?:[^{}]|\{[^{}]
 _PARAMETER = re.compile(r"([A-Za-z_]\w*)(?:(:?[-+?])(.*))?", re.DOTALL)
 _MARK = re.compile("\ue000([^\ue001\ue002]*)(?:\ue002([^\ue001]*))?\ue001")
 _COMPUTED = re.compile(r"\$\(|`|\$\{?[0-9#?!]|\$-|\$\{\w+\[|\$'")
+_BRACES = re.compile(r"\{[^{}]*(?:,|\.\.)[^{}]*\}")  # {a,b} and {1..3} without quotes
 _TOKEN = re.compile(
     r"(?P<space>(?:[ \t\r]|\\\r?\n)+)|\\(?P<escaped>.)|'(?P<single>[^']*)'|\"(?P<double>(?:\\.|[^\"\\])*)\"|(?P<comment>(?<![^\s;&|])#[^\n]*)"
     r"|(?P<redirect>&?[<>]+&?\|?)|(?P<operator>&&|\|\||;;|[;&|\n])|(?P<refused>[`()'\"]|\$[(']|\$\{?[0-9#?!-])"
@@ -203,9 +204,13 @@ class Script:
                 self.refuse(f"{_construct(self.text, at)} ({text})", at)
             elif kind == "open":
                 self.refuse("a variable that does not close, or more than three in each other (${)", at)
+            elif kind == "text" and _BRACES.search(text):
+                self.refuse(f"a brace expansion ({text})", at)
             elif kind == "variable":
                 self._unquoted(self._value(text, at))
             else:
+                home = kind == "text" and self._word is None and re.match(r"~(?=[/:]|$)", text)
+                text = self._value("$HOME", at) + text[1:] if home else text
                 self._word = (self._word or "") + (self._double(text, at) if kind == "double" else text)
         self._end_command("")
         return self

@@ -170,6 +170,11 @@ def test_a_script_and_a_mod_next_to_the_recipe(tmp_path: Path) -> None:
     script = tmp_path / "run.sh"
     script.write_text("#!/bin/sh\ndocker run --name v o/vllm:1 vllm serve a/m -tp 2 --gpu-memory-utilization 0.8\n")
     assert run(tmp_path, recipe=str(script))["document"]["kind"] == "script with docker run"
+    (tmp_path / ".env").write_text("M=c/d\n")  # a shell reads it if the script does
+    for number, (line, model) in enumerate((("", "a/b"), (". ./.env", "c/d"), ("set -a; source .env", "c/d"))):
+        script.write_text(f"#!/bin/sh\n{line}\ndocker run o/vllm:1 vllm serve ${{M:-a/b}} --gpu-memory-utilization 0.8\n")
+        run(tmp_path, recipe=str(script), name=f"e{number}")
+        assert yaml.safe_load((tmp_path / f"own/e{number}.yml").read_text())["model"]["id"] == model
     mod = tmp_path / "mods/fix"
     mod.mkdir(parents=True)
     (mod / "run.sh").write_text("true\n")

@@ -114,15 +114,15 @@ def test_named_volumes_entrypoints_ports_and_nodes_of_a_compose_file() -> None:
         entrypoint: [vllm, serve]
         command: [Qwen/Q3, --tensor-parallel-size, "2", --trust-remote-code, --max-model-len, "${LEN:?set LEN}"]
         environment: [HF_TOKEN, A=1, "B=${NODE_IP}", "C=${IFACE}", RANK=0]
-        env_file: [own.env]
+        env_file: [own.env, {path: none.env, required: false}]
         ports: ["18000:8000", "8000:8000"]
         volumes: ["hf-cache:/root/.cache/huggingface", "caches:/root/.triton", "./t:/t:ro", "/opt/tpl:/opt/tpl", "/etc/localtime:/etc/localtime:ro"]
-        deploy: {resources: {limits: {memory: 100g}, reservations: {devices: [{driver: nvidia}]}}}
-        ulimits: {memlock: {soft: -1, hard: -1}}
+        deploy: {replicas: 2, resources: {limits: {memory: 100g, cpus: "8"}, reservations: {memory: 9g, devices: [{driver: nvidia}]}}}
+        ulimits: {memlock: {soft: -1, hard: -1}, nofile: "1024:4096"}
         tmpfs: /tmp/x
         """,
         "LEN=65536 # tokens\nNODE_IP=10.1.2.3\n",
-        read=lambda name: {"FROM_FILE": "x"} if name == "own.env" else None,
+        read=lambda name: env_values("FROM_FILE=x\n#OFF=1\nPASSED\n") if name == "own.env" else None,
     )
     profile, listed = found.profile, reasons(found)
     assert argv(found)[:3] == ["vllm", "serve", "Qwen/Q3"]
@@ -146,6 +146,9 @@ def test_named_volumes_entrypoints_ports_and_nodes_of_a_compose_file() -> None:
     assert listed["volumes[2] /t"].startswith("a file of the recipe's folder")
     assert listed["ports[0] 18000:8000"].endswith("the API is at engine.api.port, which is 8000")
     assert {"B", "C", "RANK"} & set(profile["env"]) == set()
+    assert {"own.env # OFF", "own.env PASSED", "none.env is not there", "volumes[0] /root/.cache/huggingface"} <= set(listed)
+    assert {"deploy.replicas", "deploy.resources.limits.cpus", "deploy.resources.reservations.memory", "ulimits.nofile hard 4096"} <= set(listed)
+    assert {"deploy.resources", "deploy.resources.limits.memory", "deploy.resources.reservations.devices", "ulimits.memlock hard -1"} & set(listed) == set()
 
 
 def test_ranks_of_a_compose_file_become_one_profile() -> None:
@@ -277,6 +280,15 @@ RECIPE = "model: a/b\ncontainer: c/vllm\n"
         ("services:\n  v: {image: o/vllm, entrypoint: [bash, /entrypoint.sh]}", "the service v runs bash /entrypoint.sh, a script that is not in the recipe"),
         ("services:\n  v: {image: o/vllm, entrypoint: [bash, -c], command: vllm serve a/b}", "a shell runs the first"),
         ("services:\n  v: {image: o/vllm, command: 'vllm serve a/b --seed ${S}'}", "--seed takes the variable S, which has no value. Add S=VALUE to .env"),
+        ('services:\n  v: {image: o/vllm, command: [vllm, serve, a/b, --x, \'{"m":"${S}"}\']}', "--x takes the variable S, which has no value"),
+        (RECIPE + "command: vllm serve a/b --served-model-name {a,b}", r"a brace expansion \({a,b}\)"),
+        (RECIPE + "command: vllm serve ~/models/m --seed 1", "the model takes the variable HOME, which has no value"),
+        (RECIPE + "command: vllm serve a/b --seed 1 -- --port 2", "the word --, after which nothing is an argument"),
+        (RECIPE + "include: base", "it is a change of the recipe base, which is not read"),
+        (
+            "services:\n  x: {extends: b, command: vllm serve a/b}\n  y: {extends: b, command: vllm serve a/b}\n  b: {image: o/vllm}",
+            "the service x extends another one",
+        ),
         ("services:\n  v: {image: o/vllm, command: 'vllm serve a/b && x'}", "the command has && without a shell"),
         ("services:\n  v: {image: '${I:?no image}', command: vllm serve a/b}", r"image takes the variable I, which has no value \(no image\)"),
         ("services:\n  v: {image: o/vllm, extends: x}", "the service v extends another one, .*`docker compose config` prints"),
@@ -293,6 +305,15 @@ RECIPE = "model: a/b\ncontainer: c/vllm\n"
 def test_what_cannot_be_imported_is_refused_in_one_sentence(text: str, error: str) -> None:
     with pytest.raises(RecipeError, match=error):
         convert(None if text.startswith(("#!", "just")) else load(Path("r.yaml"), text), Around(text, "folder"))
+
+
+def test_variables_of_a_file_are_taken_or_listed_in_each_kind_of_recipe() -> None:
+    env = "S=3\nUNUSED=x\n#OFF=1\n"
+    texts = (RECIPE + "command: vllm serve a/b --seed ${S}\n", f"services:\n  v:\n{IMAGE}    command: vllm serve a/b --seed ${{S}}\n")
+    for text in (*texts, "#!/bin/sh\ndocker run o/vllm vllm serve a/b --seed $S\n"):
+        found = made(text, env)
+        assert found.profile["engine"]["args"]["seed"] == 3
+        assert {name for name in reasons(found) if name.startswith(".env")} == {".env UNUSED", ".env # OFF"}
 
 
 def test_a_service_is_chosen_by_its_name() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -47,6 +48,12 @@ def verdict(profile: dict[str, Any], log: bytes, context: int, strict: bool = Fa
 
 def test_every_shipped_profile_is_here() -> None:
     assert set(EVIDENCE) == set(shipped_profiles())
+
+
+def test_the_page_of_a_system_has_the_day_on_which_its_image_was_read_in_public() -> None:
+    pages = {name: resolve(name, shipped_profiles(), {}) for name in EVIDENCE if re.match("dspark-|b12x-|fp8-|pr41834-|piecewise-", name)}
+    day = r"\(read 2026-\d\d-\d\d\)|could not be read in public material \(2026-\d\d-\d\d\)|no registry has it"
+    assert [name for name, each in pages.items() if not re.search(day, " ".join((*each["sources"], *each["notes"])))] == []
 
 
 @pytest.mark.parametrize("one_line", [False, True], ids=["two lines", "one line"])
