@@ -22,7 +22,7 @@ demo: setup  ## set-up, the container lab, site.yml, and a completion from the r
 	@$(BIN)/ansible-playbook site.yml -i inventories/lab
 
 pair: setup  ## two real Sparks: asks for addresses and login, and writes inventories/mine
-	@$(BIN)/ansible-playbook playbooks/setup.yml $(SETUP)
+	@$(BIN)/ansible-playbook playbooks/setup.yml -i localhost, $(SETUP)
 
 lab: setup  ## the container lab (LAB_NODES=4: two serving groups; LAB_ENGINE=stub: without the real engine)
 	@$(PY) lab/container/lab.py up

@@ -66,10 +66,10 @@ def skipped(arguments: Mapping[str, Any]) -> dict[str, str]:
 def source_fault(sources: Sequence[str], has_hosts: bool = False) -> str:
     """Return what is wrong with the inventories of the command line; empty if they exist.
 
-    :param has_hosts: whether a run without an inventory has hosts. Then the one of ansible.cfg need not exist.
+    :param has_hosts: whether a run without an inventory has hosts. Then the one of ansible.cfg need not exist, if it is MINE.
     """
     writer = inventory_writer()
-    optional = (*DEFAULT_SOURCES, *(C.DEFAULT_HOST_LIST if has_hosts else ()))
+    optional = (*DEFAULT_SOURCES, *(each for each in C.DEFAULT_HOST_LIST if has_hosts and each.endswith(f"/{MINE}")))
     missing = [each for each in sources if "," not in each and each not in optional and not os.path.exists(each)]
     if not missing:
         add = f"Run `{writer}`, which writes {MINE}, and add" if writer else "Add"

@@ -58,6 +58,18 @@ def test_setup_reads_the_whole_version_report_of_ansible(tmp_path: Path) -> None
     assert "setup: ansible [core 2.20.0]\n" in done.stdout
 
 
+def test_make_pair_needs_no_password_of_the_inventory_that_it_writes(tmp_path: Path) -> None:
+    """The inventory of ansible.cfg would be read, with what it has for machines of the same names."""
+    for name in (".venv", "Makefile", "ansible.cfg", "collections", "playbooks"):
+        (tmp_path / name).symlink_to(REPO / name)
+    for name, text in (("tools/setup.sh", "#!/bin/sh\n"), ("inventories/mine/group_vars/all.yml", "$ANSIBLE_VAULT;1.1;AES256\n3030\n")):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        (tmp_path / name).chmod(0o755)
+    done = subprocess.run(["make", "pair", "SETUP=-e gb10_profile=nope"], cwd=tmp_path, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    assert "gb10_profile is 'nope'" in done.stdout + done.stderr
+
+
 def test_a_frozen_node_ends_its_ssh_connection_within_a_minute() -> None:
     """A run would wait for it without an end."""
     config = configparser.ConfigParser()

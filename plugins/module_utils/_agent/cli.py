@@ -19,7 +19,10 @@ def _exchange(connection: socket.socket) -> None:
     data = b" "
     while data and not data.endswith(b"\n"):
         data = os.read(0, CHUNK)
-        connection.sendall(data)
+        try:
+            connection.sendall(data)
+        except BrokenPipeError:  # the agent has closed the connection, in most cases with a reply: it has too many
+            break
     connection.shutdown(socket.SHUT_WR)
     data = b" "
     while data and not data.endswith(b"\n"):

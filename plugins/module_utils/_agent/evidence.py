@@ -49,7 +49,6 @@ COMMANDS = {
     "kernel version": ["uname", "-a"],
     "kernel settings of memory": ["sysctl", "--all", "--pattern", "^vm\\."],
 }
-#: What follows in kept evidence differs at any two times.
 LIVE_COMMANDS = {
     "GPU": ["nvidia-smi", "-q", "-d", "MEMORY,UTILIZATION,TEMPERATURE,POWER,CLOCK,PERFORMANCE"],
     "previous boot, the last kernel messages": ["journalctl", "--dmesg", "--boot=-1", "--lines=300", "--no-pager", "--output=short-iso"],
@@ -63,6 +62,7 @@ FILES = {
     "read-ahead in KiB": ["/sys/block/*/queue/read_ahead_kb"],
     "page cache guard": [GUARD_RECEIPT],
 }
+#: What follows in kept evidence differs at any two times.
 FIGURES = "==== figures of this moment"
 
 

@@ -112,16 +112,23 @@ def read(
     """Return what this rank shows, as module vllm_rank_info documents it, without `boot_log`, `alive` and `records`."""
     folder = os.path.join(directory, group)
     seen = node.look(group, folder, engine)
+    found, others, problem = dict(node.NO_IMAGE), [], seen["engine_error"]
+    if not problem:
+        try:
+            found, others = node.image_of(image, engine), node.other_groups(group, engine)
+        except client.DockerError as error:
+            problem = str(error)
     weights = node.weights_of(model, drafter)
     release = node.read_json(os.path.join(folder, "current", "release.json"))
     return {
         **seen,
+        "engine_error": problem,
         "weights": weights,
         "weights_differ": releases.weights_differ(seen["receipt"].get("weights") or {}, weights),
-        "image": dict(node.NO_IMAGE) if seen["engine_error"] else node.image_of(image, engine),
+        "image": found,
         "devices": [device for pattern in node.DEVICES for device in sorted(glob.glob(pattern))],
         "memory": {**seen["memory"], **node.gpu_memory(seen["containers"])},
-        "others": [] if seen["engine_error"] else node.other_groups(group, engine),
+        "others": others,
         "inputs": str(release.get("inputs") or ""),
         "settings": release.get("settings") or {},
         "collective": str(node.read_json(os.path.join(folder, collective.KEPT)).get("key") or ""),

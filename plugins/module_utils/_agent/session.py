@@ -29,8 +29,7 @@ _CAUSE = re.compile(
 )
 
 _HELLO = {"host": str, "owner": dict, "generation": int, "stopped": str, "stop_generation": int}
-#: By verb. A verb that is missing here is asked of rank 0 only, which is the agent itself.
-#: What the head checks of a reply: the types of what it reads.
+#: What the head checks of a reply: the types of what it reads, by verb. A verb that is missing here is asked of rank 0 only, which is the agent itself.
 TYPES: dict[str, dict[str, type]] = {
     "hello": _HELLO, "claim": _HELLO, "slice": {}, "watch": {"hello": dict, "sample": dict}, "phase": {}, "reclaim": {"note": str},
     "start": {}, "halt": {"left": list}, "doctor": {"facts": dict, "info": dict},

@@ -218,6 +218,10 @@ def _nodes(out: Imported, data: Mapping[str, Any]) -> None:
 
 def _compose(data: Mapping[str, Any], around: Around, wanted: str) -> Imported:
     boxes = {str(name): _expanded(box, around.env) for name, box in mapping(data, "services").items() if isinstance(box, Mapping)}
+    serves = {name: max(_serves(name, box), _serves(_base(box), boxes.get(_base(box), {}))) for name, box in boxes.items()}
+    for name, box in boxes.items():
+        if "extends" in box and (name == wanted if wanted else serves[name] == max(serves.values())):
+            raise RecipeError(f"the service {name} extends another one, expected a service with all its keys. Import what `docker compose config` prints")
     out, names = profile_of(COMPOSE, text_of(data.get("name")) or around.folder, boxes, around, wanted)
     out.unmapped += [(f"services.{each}", "another service of the file") for each in boxes if each not in names]
     out.unmapped += [(f"volumes: {each}", "a named volume of Docker: the profile mounts folders of the nodes") for each in mapping(data, "volumes")]
@@ -233,6 +237,11 @@ def _list_env(out: Imported, around: Around) -> None:
         if out.hides(key, value) or not (key in taken or re.search(rf"\$\{{?{re.escape(key)}\b", around.source)):
             out.unmapped.append((f".env {key}", HIDDEN if out.hides(key, value) else "the recipe does not use it"))
     out.unmapped += [(f".env {name}", reason) for name, reason in around.notes]
+
+
+def _base(box: Mapping[str, Any]) -> str:
+    given = box.get("extends")
+    return text_of(given.get("service") if isinstance(given, Mapping) else given)
 
 
 def _expanded(value: Any, values: Mapping[str, str]) -> Any:
@@ -369,8 +378,6 @@ def _rank(name: str, box: Mapping[str, Any], around: Around) -> _Rank:
     """Return how a service starts its engine."""
     environment: dict[str, Any] = {}
     notes: list[tuple[str, str]] = []
-    if "extends" in box:
-        raise RecipeError(f"the service {name} extends another one, expected a service with all its keys. Import what `docker compose config` prints")
     for each in items(box.get("env_file")):
         path = text_of(each.get("path") if isinstance(each, Mapping) else each)
         found = around.read(path)

@@ -293,6 +293,10 @@ RECIPE = "model: a/b\ncontainer: c/vllm\n"
         ("services:\n  v: {image: '${I:?no image}', command: vllm serve a/b}", r"image takes the variable I, which has no value \(no image\)"),
         ("services:\n  v: {image: o/vllm, extends: x}", "the service v extends another one, .*`docker compose config` prints"),
         (
+            "services:\n  base: {image: o/vllm, command: serve a/b}\n  v: {extends: {service: base}, environment: {A: b}}",
+            "the service v extends another one, .*`docker compose config` prints",
+        ),
+        (
             "services:\n  x: {image: o/vllm, command: vllm serve a/1}\n  y: {image: o/vllm, command: vllm serve a/2}",
             r"several services run vLLM, and they are not the ranks of one model: x \(a/1\), y \(a/2\)\. Choose one with -e service=NAME",
         ),

@@ -119,6 +119,8 @@ def test_an_inventory_that_is_not_given_or_does_not_exist_is_named(tmp_path: Pat
     monkeypatch.setattr("ansible.constants.DEFAULT_HOST_LIST", [default])
     assert source_fault([default]) == "inventories/mine does not exist. Run `ansible-playbook gb10.cluster.setup`, which writes it"
     assert source_fault([default], has_hosts=True) == "", "a playbook that needs no inventory"
+    monkeypatch.setattr("ansible.constants.DEFAULT_HOST_LIST", [str(tmp_path / "mien")])  # ANSIBLE_INVENTORY, with a slip
+    assert source_fault([str(tmp_path / "mien")], has_hosts=True) == "mien does not exist"
     (tmp_path / "inventories/mine").mkdir(parents=True)
     assert source_fault([]) == "no inventory was given. Add -i inventories/mine"
     assert source_fault(["mien"]) == "mien does not exist"

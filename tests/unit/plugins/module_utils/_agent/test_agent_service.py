@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import config, history, listener, protocol
+from ansible_collections.gb10.cluster.plugins.module_utils._agent import cli, config, history, listener, protocol
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import service as module
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import AgentMissing, RankError
@@ -164,6 +164,19 @@ def test_bounds_the_connections_of_each_socket(worker: Node) -> None:
         assert reply["error"] == "The agent on lab-2 has 32 connections open. Try again later."
         assert worker.call("hello")
     until(lambda: worker.raw(protocol.encode({"v": 1, "verb": "hello"}), "session.sock")["ok"])
+
+
+def test_a_refusal_that_comes_before_the_request_is_passed_on(tmp_path: Path) -> None:
+    path = str(tmp_path / "session.sock")
+    argv = [sys.executable, "-c", f"import runpy, sys; sys.exit(runpy.run_path({cli.__file__!r})['connect']({path!r}))"]
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.settimeout(LIMIT)
+        listening.bind(path)
+        listening.listen()
+        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            with listening.accept()[0] as connection:
+                connection.sendall(b'{"ok":false}\n')
+            assert (*process.communicate(b'{"verb":"hello"}\n', LIMIT), process.returncode) == (b'{"ok":false}\n', b"", 0)
 
 
 def test_closes_its_sockets_and_connections(tmp_path: Path) -> None:

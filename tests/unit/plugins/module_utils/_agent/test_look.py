@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import api_key, look, protocol
+from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DockerError
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import liveness
+from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
+from ansible_collections.gb10.cluster.plugins.module_utils._release import node
 from unit.fixtures.docker.engine import serving
 
 RECEIPT = {"release": "4f0c", "time": "2026-11-25T07:00:00Z", "passed": True, "seconds": 50.0, "checks": [{"name": "x"}], "ranks": [{"rank": 0, "facts": {}}]}
@@ -80,6 +83,18 @@ def test_the_boot_log_is_that_of_the_containers_present_run_with_both_streams(ru
         container = {"id": "c1", "name": "x", "running": running, "exit_code": 0 if running else 1, "oom_killed": False, "started_at": "2026-11-20T21:12:19.5Z"}
         found = look.boot_log([container], str(tmp_path / "docker.sock"))
     assert (found["state"], bool(found["suspicion"]), found["lines_read"]) == (state, running, 3)
+
+
+def test_an_engine_that_refuses_a_later_question_is_a_fault_of_the_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Docker refuses the name of an image that is not valid, for example."""
+
+    def refuse(*_words: object) -> None:
+        raise DockerError("invalid reference format")
+
+    monkeypatch.setattr(node, "image_of", refuse)
+    with serving(tmp_path / "docker.sock"):
+        found = look.read("pair1", str(tmp_path), Node(str(tmp_path)), image="A:B:C", engine=str(tmp_path / "docker.sock"))
+    assert (found["engine_error"], found["image"], found["others"]) == ("invalid reference format", node.NO_IMAGE, [])
 
 
 def test_node_without_anything_returns_empty_records(tmp_path: Path) -> None:
