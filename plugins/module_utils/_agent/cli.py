@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import sys
 
@@ -18,10 +19,12 @@ def _exchange(connection: socket.socket) -> None:
     """Pass a request line from the standard input to the socket, and the reply line from there to the standard output."""
     data = b" "
     while data and not data.endswith(b"\n"):
+        if connection.fileno() in select.select([0, connection.fileno()], [], [])[0]:
+            break  # refused, or closed: the agent waits for a request only so long, and a head that lost its power ends no session
         data = os.read(0, CHUNK)
         try:
             connection.sendall(data)
-        except BrokenPipeError:  # the agent has closed the connection, in most cases with a reply: it has too many
+        except BrokenPipeError:
             break
     connection.shutdown(socket.SHUT_WR)
     data = b" "

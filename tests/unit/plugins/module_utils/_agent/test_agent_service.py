@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import socket
 import stat
 import subprocess
 import sys
+import termios
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -166,17 +168,37 @@ def test_bounds_the_connections_of_each_socket(worker: Node) -> None:
     until(lambda: worker.raw(protocol.encode({"v": 1, "verb": "hello"}), "session.sock")["ok"])
 
 
-def test_a_refusal_that_comes_before_the_request_is_passed_on(tmp_path: Path) -> None:
-    path = str(tmp_path / "session.sock")
+@contextlib.contextmanager
+def connected(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], socket.socket]]:
+    """The process of `gb10 connect`, and the agent's end of its connection."""
+    path = str(folder / "session.sock")
     argv = [sys.executable, "-c", f"import runpy, sys; sys.exit(runpy.run_path({cli.__file__!r})['connect']({path!r}))"]
     with socket.socket(socket.AF_UNIX) as listening:
         listening.settimeout(LIMIT)
         listening.bind(path)
         listening.listen()
-        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-            with listening.accept()[0] as connection:
-                connection.sendall(b'{"ok":false}\n')
-            assert (*process.communicate(b'{"verb":"hello"}\n', LIMIT), process.returncode) == (b'{"ok":false}\n', b"", 0)
+        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process, listening.accept()[0] as connection:
+            yield process, connection
+
+
+@pytest.mark.parametrize("reply", [b'{"ok":false}\n', b""])
+def test_the_end_of_a_connection_before_the_request_ends_the_session_with_the_reply(tmp_path: Path, reply: bytes) -> None:
+    """The agent has too many connections, or the head has lost its power: its end of the session stays open."""
+    with connected(tmp_path) as (process, connection):
+        connection.sendall(reply)
+        connection.close()
+        assert (process.wait(LIMIT), *process.communicate()) == (0, reply, b"")
+
+
+def test_a_refusal_is_passed_on_when_the_request_cannot_be_sent(tmp_path: Path) -> None:
+    with connected(tmp_path) as (process, connection):
+        connection.shutdown(socket.SHUT_RD)
+        assert process.stdin
+        pipe = process.stdin.fileno()
+        os.write(pipe, b'{"verb":"hello"}\n')
+        until(lambda: fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)) == bytes(4))  # it is read
+        connection.sendall(b'{"ok":false}\n')
+        assert (process.wait(LIMIT), *process.communicate()) == (0, b'{"ok":false}\n', b"")
 
 
 def test_closes_its_sockets_and_connections(tmp_path: Path) -> None:
