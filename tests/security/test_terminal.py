@@ -7,11 +7,11 @@ import sys
 
 import pytest
 from ansible.plugins.action import ActionBase
+from ansible_collections.gb10.cluster.plugins.action import node
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import group
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog
 from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import redact
 from ansible_collections.gb10.cluster.plugins.module_utils._common.terminal import printable
-from ansible_collections.gb10.cluster.plugins.plugin_utils import node_access
 from hostile import harmless
 
 SEQUENCES = {
@@ -56,5 +56,5 @@ def test_the_command_prints_none(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_result_of_a_module_has_none_at_any_depth(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {"msg": "a\x1b[2Jb", "report": {"lines": ["c\x07d", 5, None], "e\x9b": ("f\u202e",)}}
     monkeypatch.setattr(ActionBase, "_execute_module", lambda *_arguments, **_options: found)
-    shown = node_access.NodeAction.__new__(node_access.NodeAction)._execute_module()
+    shown = node.ActionModule.__new__(node.ActionModule)._execute_module()
     assert shown == {"msg": "a\\x1b[2Jb", "report": {"lines": ["c\\x07d", 5, None], "e\\x9b": ("f\\u202e",)}}

@@ -10,9 +10,8 @@ import pytest
 import report_pages
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
-from ansible_collections.gb10.cluster.plugins import plugin_utils
 from ansible_collections.gb10.cluster.plugins.action import report
-from ansible_collections.gb10.cluster.plugins.plugin_utils import report_data, report_page
+from ansible_collections.gb10.cluster.plugins.plugin_utils import report_data
 
 HOSTILE = '<script>alert(1)</script><svg onload="x">&amp;\'"'
 
@@ -63,7 +62,7 @@ def test_bars_have_the_label_of_their_values() -> None:
     html = report_pages.html(given)
     titles = re.findall(r"<title>(rank \d on spark-\d: [^<]*)</title>", html)
     assert titles == ["rank 1 on spark-2: 5 min", "rank 0 on spark-1: 100 s", "rank 1 on spark-2: 8:10 min", "rank 0 on spark-1: 11:30 min"]
-    chart = report_page.chart(report_data.boot_section(given["receipts"])["figures"][0])
+    chart = report.chart(report_data.boot_section(given["receipts"])["figures"][0])
     assert list(chart.x_labels) == ["rank 1 on spark-2", "rank 0 on spark-1"]
     assert chart.raw_series[0][0] == [300.0, 100.0]
 
@@ -71,7 +70,5 @@ def test_bars_have_the_label_of_their_values() -> None:
 def test_controller_without_the_library_gets_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ActionBase, "run", lambda *_args, **_more: {})
     monkeypatch.setitem(sys.modules, "pygal", None)
-    monkeypatch.delitem(sys.modules, report_page.__name__)
-    monkeypatch.delattr(plugin_utils, "report_page")
     with pytest.raises(AnsibleActionFail, match=r"cannot be drawn on this computer: .*pygal.*python -m pip install 'pygal>=3.1,<4'"):
         report.ActionModule.__new__(report.ActionModule).run()

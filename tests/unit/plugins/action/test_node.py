@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
+from ansible_collections.gb10.cluster.plugins.action.node import ActionModule
 from ansible_collections.gb10.cluster.plugins.plugin_utils import shown
-from ansible_collections.gb10.cluster.plugins.plugin_utils.node_access import NodeAction
 
 BLOCKED = AnsibleConnectionFailure("Timeout (12s) waiting for privilege escalation prompt: ")
 PASSWORD = {"failed": True, "module_stderr": "sudo: a password is required\n", "module_stdout": "", "msg": "MODULE FAILURE"}
@@ -30,7 +30,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *answers: Any, transport: str = "ssh") 
         return dict(answer)
 
     monkeypatch.setattr(ActionBase, "run", lambda *_a, **_k: {})
-    action = NodeAction.__new__(NodeAction)
+    action = ActionModule.__new__(ActionModule)
     action._task = SimpleNamespace(async_val=0)
     options = {"host": "192.168.1.12", "remote_user": "me", "port": None}
     action._connection = SimpleNamespace(
@@ -70,7 +70,7 @@ def test_what_a_module_shows_is_printed_with_the_name_of_the_node(monkeypatch: p
     printed: list[Any] = []
     monkeypatch.setattr(shown, "wants_json", lambda _loader: True)
     monkeypatch.setattr(shown, "show", lambda *arguments: printed.append(arguments))
-    monkeypatch.setattr(NodeAction, "_loader", None, raising=False)
+    monkeypatch.setattr(ActionModule, "_loader", None, raising=False)
     out, _did = run(monkeypatch, {"changed": False, "shown": ["nothing was changed"]})
     assert printed == [(out["shown"], None, True)] == [(["spark-2: nothing was changed"], None, True)]
 
