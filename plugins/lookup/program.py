@@ -47,14 +47,66 @@ _list:
 """
 
 import hashlib
-from collections.abc import Mapping
+import importlib.machinery
+import importlib.util
+import io
+import os
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ansible import constants
 from ansible.errors import AnsibleError
 from ansible.plugins.lookup import LookupBase
-from ansible_collections.gb10.cluster.plugins.plugin_utils import program
+
+MODULE_UTILS = Path(__file__).resolve().parents[1] / "module_utils"
+ROOT = "ansible_collections/gb10/cluster/plugins/module_utils"
+MAIN = """import sys
+
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.cli import main
+
+sys.exit(main())
+"""
+
+
+def library(name: str) -> Iterator[tuple[str, bytes]]:
+    """Yield path and content of each file of a top-level package or module. Raises ValueError if it is not installed or not pure Python."""
+    spec = importlib.util.find_spec(name) if name.isidentifier() else None
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        raise ValueError(f"{name} is not a Python package that is installed on this computer. Run: pip install {name}")
+    paths = [Path(spec.origin)]
+    for folder in spec.submodule_search_locations or []:
+        paths = sorted(path for path in Path(folder).rglob("*") if path.is_file())
+    if any(path.name.endswith(tuple(importlib.machinery.EXTENSION_SUFFIXES)) for path in paths):
+        raise ValueError(f"{name} has compiled modules, which do not run on another machine.")
+    top = Path(spec.origin).parents[1 if spec.submodule_search_locations else 0]
+    yield from ((path.relative_to(top).as_posix(), path.read_bytes()) for path in paths if path.suffix == ".py")
+
+
+def build(libraries: Sequence[str] = ()) -> bytes:
+    """Return the program. It is the same for the same files: without times, and not compressed, which depends on the computer. Raises ValueError, OSError."""
+    parents = ROOT.split("/")
+    files = {"/".join([*parents[:count], "__init__.py"]): b"" for count in range(1, len(parents) + 1)}
+    files["__main__.py"] = MAIN.encode()
+    files |= {f"{ROOT}/{path.relative_to(MODULE_UTILS).as_posix()}": path.read_bytes() for path in MODULE_UTILS.rglob("*.py")}
+    for name in libraries:
+        files |= library(name)
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as program:
+        for path in sorted(files):
+            program.writestr(zipfile.ZipInfo(path), files[path])
+    return b"#!/usr/bin/python3 -I\n" + archive.getvalue()
+
+
+def kept(libraries: Sequence[str], folder: str) -> str:
+    """Return the path of the program in a folder that is as old as the run. Raises ValueError, OSError."""
+    path = os.path.join(folder, "-".join(["gb10", *sorted(libraries)]))
+    if not os.path.exists(path):
+        temporary = f"{path}.{os.getpid()}"
+        Path(temporary).write_bytes(build(libraries))
+        os.replace(temporary, path)
+    return path
 
 
 class LookupModule(LookupBase):
@@ -65,7 +117,7 @@ class LookupModule(LookupBase):
         del variables, kwargs
         libraries = [str(name) for term in terms for name in ([term] if isinstance(term, str) else term)]
         try:
-            path = program.kept(libraries, constants.DEFAULT_LOCAL_TMP)
+            path = kept(libraries, constants.DEFAULT_LOCAL_TMP)
             return [{"path": path, "sha256": hashlib.sha256(Path(path).read_bytes()).hexdigest()}]
         except (OSError, ValueError) as error:
             raise AnsibleError(f"The program gb10 cannot be made: {error}") from error

@@ -423,7 +423,7 @@ class Converge(Calls):
         if self.unserved_since is None:
             self.unserved_since = self.clock.monotonic()
         self.actor.update(phase="halting", containers={})
-        results = self.halt(label, kill=True)  # no request runs in a boot that has failed
+        results = self.halt(label, kill=True)  # what has failed is not to serve
         longer = float(self.options["wait_seconds"] or 0.0)
         if wait and self.lost(results) and longer > LOST_SECONDS:
             self.actor.event("step", f"{self.group} waits up to {longer:.0f} s: {'. '.join(self.phrases(results))}")

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.plugin_utils import program
+from ansible_collections.gb10.cluster.plugins.lookup import program
 
 
 def run(path: str, *words: str) -> subprocess.CompletedProcess[str]:
