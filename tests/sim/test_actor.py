@@ -193,6 +193,12 @@ def test_a_release_that_fails_without_an_earlier_one_leaves_the_group_stopped() 
     assert found["sentence"].endswith("All ranks of pair1 are stopped, and no earlier release passed its gate on all of them.")
 
 
+def test_no_release_takes_its_place_if_rollback_is_off() -> None:
+    world = pair(new=["flag"])
+    assert world.change("new", rollback=False)["sentence"].endswith("All ranks of pair1 are stopped.")
+    assert not any(rank.runs() for rank in world.ranks)
+
+
 def test_a_passed_release_waits_for_a_node_that_reboots_in_its_boot() -> None:
     world = pair(new=["good"])
     assert world.change("new")["result"] == "serves"
@@ -604,6 +610,14 @@ def test_the_head_does_not_start_if_the_worker_did_not() -> None:
     found = world.change("new", rollback=False)
     assert found["verdict"]["class"] == "start_failed"
     assert "No such image" in found["sentence"]
+    assert not any("one starts new" in line for line in world.log)
+
+
+def test_the_head_does_not_start_if_only_the_worker_fails_to_start() -> None:
+    world = pair(new=["good"])
+    during(world, "memory", lambda: world.ranks[1].releases.pop("new"))
+    world.desire("new", rollback=False)
+    assert "compose.yaml is missing on two" in world.settle()["sentence"]
     assert not any("one starts new" in line for line in world.log)
 
 

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import cli, config, history, listener, protocol
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import service as module
+from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import Refused
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import AgentMissing, RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._agent.rank import RankService
@@ -242,6 +243,19 @@ def test_the_client_reports_an_agent_that_does_not_answer(worker: Node) -> None:
 
 
 # --- the head's verbs
+
+
+def test_desire_reaches_the_actor_or_is_refused_with_its_sentence(head: Node) -> None:
+    assert head.call("desire", state="serving", release="abc", takeover=True, seen=4) == {"generation": 8, "joined": False}
+    assert [(each["release"], each["takeover"], each["seen"]) for each in head.actor.asked] == [("abc", True, 4)]
+
+    def refuse(_arguments: dict[str, Any]) -> dict[str, Any]:
+        raise Refused("Another run is under way.")
+
+    head.actor.on_desire = refuse
+    with pytest.raises(RankError, match=r"^Another run is under way\.$") as raised:
+        head.call("desire", state="stopped")
+    assert raised.value.kind == "refused"
 
 
 @pytest.mark.parametrize("arguments", [{"state": "serving", "options": 5}, {"state": "serving", "reasons": 5}])

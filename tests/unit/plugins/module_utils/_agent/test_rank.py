@@ -273,6 +273,14 @@ def test_the_doctor_of_the_head_gets_what_a_process_of_its_own_has_read(owned: M
     assert owned.ask("doctor") == {"ok": False, "error": "PyYAML is missing.", "kind": "failed"}
 
 
+def test_a_start_of_a_later_generation_removes_the_mark_of_a_stop(owned: Machine) -> None:
+    owned.put_release("4f0c")
+    owned.do("halt", mark="2026-11-23T05:00:00Z")
+    assert owned.do("hello")["stopped"] == "2026-11-23T05:00:00Z"
+    assert owned.do("start", release="4f0c", generation=8) == {"error": ""}
+    assert owned.do("hello", generation=8)["stopped"] == ""
+
+
 def test_a_start_returns_the_last_lines_of_the_error_without_secrets(owned: Machine) -> None:
     folder = owned.put_release("4f0c")
     (folder / "secrets.env").write_text("VLLM_API_KEY=open sesame\n")
@@ -677,6 +685,15 @@ def test_the_head_counts_as_present_while_its_start_or_stop_is_under_way(machine
     assert machine.service.asked_at == 100.0
     with machine.service._work:
         assert machine.service.asked_at == 150.0
+
+
+def test_watch_returns_hello_and_the_last_sample(machine: Machine) -> None:
+    machine.put_release("new", port=9000)
+    machine.put_container("new")
+    machine.service.sampler.take()
+    found = machine.do("watch", release="new", known=0, wait=0)
+    assert (found["hello"]["rank"], found["sample"]["url"]) == (1, "http://127.0.0.1:9000")
+    assert [each["name"] for each in found["sample"]["containers"]] == [CONTAINER]
 
 
 def test_memory_of_the_last_half_hour_is_in_the_evidence_and_for_local_root_only(machine: Machine) -> None:

@@ -99,3 +99,8 @@ def test_the_head_also_needs_its_api(tmp_path: Path, api: tuple[dict[str, int], 
     assert run(root, place) == (1, "/health: HTTP 503")
     code, message = run(root, "127.0.0.1:9")
     assert (code, message.splitlines()[-1]) == (1, "ConnectionRefusedError: [Errno 111] Connection refused")
+
+
+@pytest.mark.parametrize(("host", "place"), [("0.0.0.0", "127.0.0.1:8000"), ("10.0.0.1", "10.0.0.1:8000"), ("fd00::1", "[fd00::1]:8000")])
+def test_the_head_is_asked_at_the_address_that_its_api_binds(host: str, place: str) -> None:
+    assert (health_check({"host": host, "port": 8000}, 0, {}) or {})["test"][-1] == place
