@@ -328,6 +328,11 @@ STATES: dict[str, tuple[str, str, str | None]] = {
         "ready",
         None,
     ),
+    "the kill that vLLM sends itself is not an OOM kill": (
+        LOADING + "CRITICAL 11-20 21:10:00 [launcher.py:116] Got fatal signal from worker processes, shutting down.\nKilled\n",
+        "failed",
+        "worker_died",
+    ),
     "the kill of the remaining processes is not the cause": (LOADING + DEATH + ERROR + "ValueError: odd\nKilled\n", "failed", "config_error"),
     "nor is the exit code of a container that failed": (
         LOADING + ERROR + "EngineCore failed to start.\n" + ERROR + "ValueError: odd\nvllm-1 exited with code 137\n",
