@@ -62,11 +62,9 @@ from ansible.plugins.lookup import LookupBase
 
 MODULE_UTILS = Path(__file__).resolve().parents[1] / "module_utils"
 ROOT = "ansible_collections/gb10/cluster/plugins/module_utils"
-MAIN = """import sys
+MAIN = """from ansible_collections.gb10.cluster.plugins.module_utils._agent.cli import main
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.cli import main
-
-sys.exit(main())
+raise SystemExit(main())
 """
 
 
