@@ -49,6 +49,7 @@ SETTINGS = {
     "utilization": "vllm_tp2_gpu_memory_utilization",
     "unsafe memory": "vllm_tp2_allow_unsafe_memory",
     "plan": "vllm_tp2_plan",
+    "validate memory": "validate_memory",
     "gate": "vllm_tp2_gate",
     "api key": "vllm_tp2_api_key",
     "extra arguments": "vllm_tp2_extra_args",

@@ -21,7 +21,7 @@ def test_bench_next_to_one_by_hand(served: Pair, row: Row) -> None:
     screens = [served.on(1, BY_HAND.format(served.model, 2 * streams, streams), timeout=180) for streams in STREAMS]
     row.facts["by hand"] = [float(found) for screen in screens for found in re.findall(r"Output token throughput \(tok/s\): +([\d.]+)", screen)]
     for one, other in zip(row.facts["bench"], row.facts["by hand"], strict=True):
-        assert 0.7 < one / other < 1.4, screens
+        assert 0.5 < one / other < 2, screens
 
 
 def test_a_drafter_that_fits(served: Pair, row: Row) -> None:
