@@ -73,8 +73,9 @@ def test(machine: Machine, *names: str) -> int:
 
 
 def out(machine: Machine, folder: str) -> int:
-    """Pack the results into files that the machine may give back. `cat results.tgz.* | tar -xz` unpacks them."""
-    script = 'tar -cz -C "$1" results | split -b "$2" -d -a 1 - "$3/results.tgz."; ls -l "$3"'
+    """Pack the results, and what the playbooks wrote, into files that the machine may give back. `cat results.tgz.* | tar -xz` unpacks them."""
+    more = "for each in evidence receipts bench; do [ ! -d checkout/$each ] || cp -r checkout/$each results/; done"
+    script = f'cd "$1"; {more}; tar -cz results | split -b "$2" -d -a 1 - "$3/results.tgz."; ls -l "$3"'
     return subprocess.run(["sh", "-c", script, "sh", machine.home, str(PART_BYTES), folder], check=False).returncode
 
 

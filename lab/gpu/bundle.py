@@ -62,7 +62,8 @@ def pip(python: str, *words: str) -> None:
 
 def ansible_tree(folder: Path) -> None:
     """Ansible and pytest, in the versions of the locks. One call of pip: a second one into the same folder keeps or replaces all programs."""
-    pytest = re.findall(r"^(?:pytest|pluggy|iniconfig|pygments)==.*(?:\n    .*)*", (CHECKOUT / "requirements-dev.lock").read_text(encoding="utf-8"), re.MULTILINE)
+    lock = (CHECKOUT / "requirements-dev.lock").read_text(encoding="utf-8")
+    pytest = re.findall(r"^(?:pytest|pluggy|iniconfig|pygments)==.*(?:\n    .*)*", lock, re.MULTILINE)
     wanted = OUT / "ansible.txt"
     wanted.write_text("\n".join(["-r ../requirements.lock", *pytest, ""]), encoding="utf-8")
     pip("3.13", "install", "--no-compile", "--no-deps", "--target", str(folder), "-r", str(wanted))

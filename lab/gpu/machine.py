@@ -98,7 +98,7 @@ class Machine:
             return False
         self.results.mkdir(parents=True, exist_ok=True)
         (self.results / f"{name}.rc").unlink(missing_ok=True)
-        script = 'log=$1 rc=$2; shift 2; "$@" >"$log" 2>&1 </dev/null; echo $? >"$rc"'
+        script = 'log=$1 rc=$2; shift 2; "$@" >>"$log" 2>&1 </dev/null; echo $? >"$rc"'
         words = ["sh", "-c", script, "sh", self.log(name), f"{self.results}/{name}.rc", *argv]
         quiet = subprocess.DEVNULL
         started = subprocess.Popen(words, cwd=CHECKOUT, env={**os.environ, **(env or {})}, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True)

@@ -25,6 +25,7 @@ class Results:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.outcomes: dict[str, str] = {}
+        self.seconds: dict[str, float] = {}
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         have = kept(self.path)
@@ -33,17 +34,18 @@ class Results:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """A test has failed if its set-up, itself or its end has."""
+        self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
         if report.outcome != "passed" or report.when == "call":
             self.outcomes[report.nodeid] = "failed" if "failed" in (report.outcome, self.outcomes.get(report.nodeid)) else report.outcome
         if report.when == "teardown":
-            row = {"test": report.nodeid, "outcome": self.outcomes.get(report.nodeid, "passed"), "seconds": round(report.duration, 1)}
+            row = {"test": report.nodeid, "outcome": self.outcomes.get(report.nodeid, "passed"), "seconds": round(self.seconds[report.nodeid], 1)}
             with self.path.open("a", encoding="utf-8") as out:
                 out.write(json.dumps(row) + "\n")
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """A part of which no test is left to run has passed, if all did."""
-        if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and kept(self.path):
-            session.exitstatus = pytest.ExitCode.OK
+        """A part of which no test is left to run ends as its tests did."""
+        if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and (have := kept(self.path)):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED if "failed" in have.values() else pytest.ExitCode.OK
 
 
 def pytest_configure(config: pytest.Config) -> None:
