@@ -52,13 +52,16 @@ def parts() -> list[str]:
 
 
 def part(machine: Machine, name: str) -> int:
-    """Start a part of tests/gpu in the background. Parts wait for each other, since all use the one pair."""
+    """Start a part of tests/gpu in the background. Parts wait for each other, since all use the one pair.
+
+    flock -o: a program that a part leaves behind, such as a connection that SSH keeps, does not hold the lock.
+    """
     file = f"tests/gpu/test_{name}.py"
     if name not in parts():
         raise LabError(f"There is no {file}. Parts: {', '.join(parts())}.")
     copy_checkout(machine)
     test = ("env", f"GPU_LAB_PART={machine.results / name}.jsonl", "python3", "-m", "pytest", "-p", "lab.gpu.results", "-v", "--durations=0", file)
-    started = machine.start(name, ["flock", machine.home / "part.lock", *setup.space(machine, "enter", *test)])
+    started = machine.start(name, ["flock", "-o", machine.home / "part.lock", *setup.space(machine, "enter", *test)])
     report(f"{name}: {'started' if started else 'runs already'}; its log is {machine.log(name)}")
     return 0
 

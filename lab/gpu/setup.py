@@ -56,8 +56,12 @@ def take(machine: Machine, folder: Path) -> int:
     """Keep a piece of the bundle, and unpack what is complete. The results of an earlier machine come with the checkout."""
     copy_checkout(machine)
     machine.results.mkdir(parents=True, exist_ok=True)
-    for path in (CHECKOUT / ".gpu-bundle/results").glob("*.jsonl"):
-        (machine.results / path.name).write_bytes(path.read_bytes())
+    earlier = CHECKOUT / ".gpu-bundle/results"
+    for path in (path for pattern in ("*.json", "*.jsonl") for path in earlier.rglob(pattern)):
+        target = machine.results / path.relative_to(earlier)
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(path.read_bytes())
     background(machine)
     pieces.take(folder, machine.home)
     background(machine)

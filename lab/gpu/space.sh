@@ -14,7 +14,6 @@ up)
   printf '/usr/local/nvidia/lib64\n' >"$root/etc/ld.so.conf.d/nvidia.conf"
   root=$root setsid unshare --mount --net --propagation private bash -c '
     set -eu
-    ip link set lo up
     mount --bind "$root" "$root"
     cd "$root"
     mount --rbind /proc proc
@@ -31,6 +30,7 @@ up)
     cd /
     umount -l /.old
     export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
+    ip link set lo up
     ldconfig
     exec dockerd --data-root "$GPU_LAB/docker" --exec-root /run/docker --pidfile /run/docker.pid --group root' \
     >"$GPU_LAB/results/dockerd.log" 2>&1 </dev/null &
