@@ -107,7 +107,7 @@ def main(argv: Sequence[str]) -> int:
         return 2
     try:
         return call(this(), *words)
-    except LabError as error:
+    except (LabError, OSError) as error:
         print(f"lab.gpu: {error}", file=sys.stderr)
         return 1
 

@@ -29,12 +29,16 @@ GLIBC = ("_2_34", "_2_31", "_2_28", "_2_27", "_2_26", "_2_24", "_2_17", "2014", 
 # Not needed to run a pair as a node or as the controller does: 602 MB become 419.
 NODE_WITHOUT = (
     *("usr/local/lib/docker-buildx", "usr/share/doc/*", "usr/share/man/*", "usr/share/locale/*", "usr/share/perl", "usr/share/zoneinfo/*", "var/cache/*"),
-    *("usr/lib/x86_64-linux-gnu/perl*", "usr/lib/x86_64-linux-gnu/libperl*", "usr/lib/x86_64-linux-gnu/gconv", "usr/bin/perl5*", "usr/lib/git-core"),
+    *("usr/lib/x86_64-linux-gnu/perl*", "usr/lib/x86_64-linux-gnu/libperl*", "usr/lib/x86_64-linux-gnu/gconv", "usr/bin/perl*", "usr/lib/git-core"),
     *("usr/bin/git*", "usr/lib/udev/hwdb*", "usr/bin/ctr", "usr/bin/containerd-shim", "usr/bin/containerd-shim-runc-v1", "usr/share/python-wheels"),
-    *("var/lib/apt/*", "var/lib/dpkg/info/*", "*__pycache__"),
+    *("usr/bin/scalar", "usr/bin/sqv", "usr/lib/python3.13/test", "usr/lib/python3.13/pydoc_data", "var/lib/apt/*", "var/lib/dpkg/info/*", "*__pycache__"),
 )
-# Kernels of other attentions and of mixtures of experts, and the front end in Rust: the profile lab-gpu uses none of them.
-VLLM_WITHOUT = ("vllm/vllm_flash_attn/_vllm_fa2", "vllm/vllm-rs", "vllm/third_party/fmha", "vllm/third_party/deep_gemm/", "vllm/_flashmla", "vllm/_moe_C")
+# Kernels of other attentions and of mixtures of experts, the front end in Rust, tokenizers of Mistral: the profile lab-gpu uses none of them.
+# One of flash-attn 2 and 3 must be there: vLLM imports them with any attention.
+VLLM_WITHOUT = (
+    *("vllm/vllm_flash_attn/_vllm_fa2", "vllm/vllm-rs", "vllm/third_party/fmha", "vllm/third_party/deep_gemm/", "vllm/_flashmla", "vllm/_moe_C"),
+    "mistral_common/data/",
+)
 
 
 def node_tree(folder: Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from lab.container.host import report
 from lab.container.plan import LabError
 
-PIECE = 57_500_000  # bytes: a call to the machine carries 64 MiB at most, the checkout included
+PIECE = 55_500_000  # bytes: a call to the machine carries 64 MiB at most, the checkout included
 MANIFEST = "manifest.json"
 BLOCK = 1 << 20
 
