@@ -150,3 +150,4 @@ def copy_checkout(machine: Machine) -> None:
     machine.checkout.mkdir(parents=True, exist_ok=True)
     script = 'set -e; from=$1 to=$2; shift 2; tar -C "$from" -c "$@" . | tar -C "$to" --no-same-owner -x'
     run(["sh", "-c", script, "sh", str(CHECKOUT), str(machine.checkout), *(f"--exclude={name}" for name in LEFT_OUT)], what="copying the checkout")
+    machine.checkout.chmod(0o755)  # Ansible ignores the ansible.cfg of a folder that all may write to

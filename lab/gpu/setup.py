@@ -23,7 +23,7 @@ JOB_SECONDS = 300
 def space(machine: Machine, *words: str | Path) -> list[str]:
     """The command line of space.sh."""
     settings = (f"GPU_LAB={machine.home}", f"GPU_LAB_DEVICES={machine.devices}", f"SPACE_BINDS={binds(machine)}")
-    return ["env", *settings, str(SPACE), *map(str, words)]
+    return ["env", *settings, "bash", str(SPACE), *map(str, words)]
 
 
 def binds(machine: Machine) -> str:

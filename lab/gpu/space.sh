@@ -37,7 +37,7 @@ up)
   echo $! >"$GPU_LAB/space.pid"
   for _ in $(seq 150); do
     kill -0 "$(cat "$GPU_LAB/space.pid")" || { tail -5 "$GPU_LAB/results/dockerd.log" >&2; exit 1; }
-    "$0" enter docker version >/dev/null 2>&1 && exit 0
+    bash "$0" enter docker version >/dev/null 2>&1 && exit 0
     sleep 0.2
   done
   tail -5 "$GPU_LAB/results/dockerd.log" >&2
