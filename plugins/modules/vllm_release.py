@@ -2,29 +2,34 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Write a release of a serving group on one rank's node, keep its receipt, make it the current one: in one round trip."""
+"""Write a release of a serving group on one rank's node, keep its receipt, make it the current one, or remove them all: in one round trip."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: vllm_release
-short_description: Write a release of a serving group on a node, or make it the current one
+short_description: Write a release of a serving group on a node, make it the current one, or remove the group
 description:
   - Writes the given files below C(releases/RELEASE) in the group's folder, each one atomically. The Compose file is the last one, so a release
     that is written in part does not count. A file with the same content and mode is left alone.
   - The role P(gb10.cluster.vllm_tp2#role) calls it before a start, and to restore what a node has lost of a release that serves. After a passed
     gate the agent keeps the receipt and points C(current) at the release.
+  - Of two runs at once the second one waits, so that it does not remove what the first one has only begun.
 author:
   - The gb10.cluster authors (@gb10-cluster)
 options:
+  state:
+    description: V(absent) removes the group's folder with all releases, and all compile caches that were created for the group.
+    type: str
+    choices: [present, absent]
+    default: present
   directory:
     description: The serving group's folder on the node.
     type: path
     required: true
   release:
-    description: The release's id.
+    description: The release's id. Required if O(state=present).
     type: str
-    required: true
   files:
     description: Files of the release, names to texts. They get mode C(0640).
     type: dict
@@ -85,17 +90,24 @@ EXAMPLES = r"""
     receipt: "{{ plan.judged }}"
     current: true
   become: true
+
+- name: Remove a group's releases and compile caches
+  gb10.cluster.vllm_release:
+    state: absent
+    directory: /opt/gb10-cluster/vllm_tp2/pair1
+  become: true
 """
 
 RETURN = r"""
 path:
   description: The release's folder.
   type: str
-  returned: success
+  returned: if O(state=present)
   sample: /opt/gb10-cluster/vllm_tp2/pair1/releases/4f0c1d2e3f40
 """
 
 import os
+import shutil
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._agent import api_key
@@ -113,12 +125,59 @@ def caches_in_use(directory: str) -> set[str]:
     return {path for release in kept for path in release.get("caches") or []}
 
 
+def remove(directory: str, check: bool) -> list[dict[str, str]]:
+    """Remove the compile caches and the folder of a group; return the diff. The folder is last: while it is there, the next run goes on."""
+    gone = cache_folder.clear(Node("/"), directory, check) + ([directory] if os.path.isdir(directory) else [])
+    if not check and os.path.isdir(directory):
+        shutil.rmtree(directory)
+    return [{"before_header": path, "after_header": path, "before": "(folder)\n", "after": ""} for path in gone]
+
+
+def write(module: AnsibleModule) -> list[dict[str, str]]:
+    """Write what differs; return the diff."""
+    params = module.params
+    folder = os.path.join(params["directory"], "releases", params["release"])
+    link, target = os.path.join(params["directory"], "current"), os.path.join("releases", params["release"])
+    wanted = {name: (str(text), 0o640) for name, text in params["files"].items()}
+    if params["secrets"] is not None:
+        wanted[files.SECRETS] = (params["secrets"], 0o600)
+    changes = files.differences(folder, wanted)
+    diff = [files.diff_of(change, mode, link) for change, mode in changes]
+    before = os.readlink(link) if os.path.islink(link) else None
+    points = params["current"] and before != target
+    if points:
+        diff.append({"before_header": link, "after_header": link, "before": f"{before}\n" if before else "", "after": f"{target}\n"})
+    receipt = os.path.join(folder, files.RECEIPT)
+    if params["receipt"] is not None and not files.readable(files.found(receipt)[0]):
+        diff.append({"before_header": receipt, "after_header": receipt, "before": "", "after": "(receipt)\n"})
+    if params["caches"]:
+        used, below = caches_in_use(params["directory"]), sorted(folder for folder, _source in VARIABLES.values() if folder)
+        created, removed = cache_folder.prepare(Node("/"), params["directory"], params["caches"], used, params["store"], below, module.check_mode)
+        diff += [{"before_header": path, "after_header": path, "before": "", "after": "(compile cache)\n"} for path in created]
+        diff += [{"before_header": path, "after_header": path, "before": "(compile cache)\n", "after": ""} for path in removed]
+    key = api_key.keep(params["directory"], params["key"], module.check_mode) if params["key"] else {}
+    if "msg" in key:
+        module.fail_json(msg=key["msg"])
+    diff += [key["diff"]] if key.get("due") else []
+    if not module.check_mode:
+        if wanted or params["receipt"] is not None:
+            os.makedirs(folder, mode=0o750, exist_ok=True)
+        for change, _mode in changes:
+            files.write(change)
+        if params["receipt"] is not None:
+            files.write_receipt(receipt, params["receipt"])
+        if points:
+            files.point(link, target)
+    return diff
+
+
 def main() -> None:
-    """Compare, and write what differs."""
+    """Compare, and write or remove what differs."""
     module = AnsibleModule(
         argument_spec={
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "directory": {"type": "path", "required": True},
-            "release": {"type": "str", "required": True},
+            "release": {"type": "str"},
             "files": {"type": "dict", "default": {}},
             "secrets": {"type": "str", "no_log": True},
             "key": {"type": "str", "no_log": False},
@@ -127,51 +186,23 @@ def main() -> None:
             "caches": {"type": "list", "elements": "path", "default": []},
             "store": {"type": "path", "default": ""},
         },
+        required_if=[("state", "present", ["release"])],
         supports_check_mode=True,
     )
-    params = module.params
-    folder = os.path.join(params["directory"], "releases", params["release"])
-    link, target = os.path.join(params["directory"], "current"), os.path.join("releases", params["release"])
-    wanted = {name: (str(text), 0o640) for name, text in params["files"].items()}
-    if params["secrets"] is not None:
-        wanted[files.SECRETS] = (params["secrets"], 0o600)
+    directory, release = module.params["directory"], module.params["release"]
+    absent = module.params["state"] == "absent"
     try:
-        changes = files.differences(folder, wanted)
-        diff = [files.diff_of(change, mode, link) for change, mode in changes]
-        before = os.readlink(link) if os.path.islink(link) else None
-        points = params["current"] and before != target
-        if points:
-            diff.append({"before_header": link, "after_header": link, "before": f"{before}\n" if before else "", "after": f"{target}\n"})
-        receipt = os.path.join(folder, files.RECEIPT)
-        new_receipt = params["receipt"] is not None and not files.readable(files.found(receipt)[0])
-        if new_receipt:
-            diff.append({"before_header": receipt, "after_header": receipt, "before": "", "after": "(receipt)\n"})
-        if params["caches"]:
-            used, below = caches_in_use(params["directory"]), sorted(folder for folder, _source in VARIABLES.values() if folder)
-            created, removed = cache_folder.prepare(Node("/"), params["directory"], params["caches"], used, params["store"], below, module.check_mode)
-            diff += [{"before_header": path, "after_header": path, "before": "", "after": "(compile cache)\n"} for path in created]
-            diff += [{"before_header": path, "after_header": path, "before": "(compile cache)\n", "after": ""} for path in removed]
-        key = api_key.keep(params["directory"], params["key"], module.check_mode) if params["key"] else {}
-        if "msg" in key:
-            module.fail_json(msg=key["msg"])
-        diff += [key["diff"]] if key.get("due") else []
-        if not module.check_mode:
-            if wanted or params["receipt"] is not None:
-                os.makedirs(folder, mode=0o750, exist_ok=True)
-            for change, _mode in changes:
-                files.write(change)
-            if params["receipt"] is not None:
-                files.write_receipt(receipt, params["receipt"])
-            if points:
-                files.point(link, target)
+        with Node("/").alone():
+            diff = remove(directory, module.check_mode) if absent else write(module)
     except (ManifestError, CopyError, RecordError) as error:
         module.fail_json(msg=str(error))
     except OSError as error:
         module.fail_json(
-            msg=f"The release {params['release']} cannot be written on this node: {error.filename}: {error.strerror}."
-            " Free the space or remove what blocks the path, or set vllm_tp2_directory to another place."
+            msg=f"{'The group' if absent else f'The release {release}'} cannot be {'removed' if absent else 'written'} on this node:"
+            f" {error.filename}: {error.strerror}."
+            + ("" if absent else " Free the space or remove what blocks the path, or set vllm_tp2_directory to another place.")
         )
-    module.exit_json(changed=bool(diff), path=folder, diff=diff)
+    module.exit_json(changed=bool(diff), diff=diff, **({} if absent else {"path": os.path.join(directory, "releases", release)}))
 
 
 if __name__ == "__main__":

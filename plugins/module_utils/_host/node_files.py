@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import glob
 import json
 import os
 import re
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Callable, NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
@@ -229,6 +230,18 @@ class Node:
         except ValueError:
             return {}
         return data if isinstance(data, dict) else {}
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Wait until no other run is inside: two at once would each write a record without what the other added. Raises OSError."""
+        place = self.at(os.path.dirname(RECORDS))
+        os.makedirs(place, exist_ok=True)
+        folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(folder)
 
     def load_record(self, name: str) -> dict[str, Any]:
         """Return the record of earlier values, `/var/lib/gb10-cluster/<name>.json`; empty if it is absent. Raises RecordError."""

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import stat
+import time
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,45 @@ def test_each_key_has_a_cache_that_stays_as_long_as_a_release_uses_it(capsys: py
     done = start(capsys, folder, store, "r3", "b" * 12)
     assert predicted["diff"] == done["diff"]
     assert names(store) == [f"vllm-cache-{'b' * 12}"]
+
+
+def test_of_two_runs_at_once_the_second_waits_and_leaves_the_cache_of_the_first(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first has made its cache and not yet written its release: a cache without a release looks like one to remove."""
+    folder, write = tmp_path / "pair1", vllm_release.files.write
+    (reached, tell), (go, let) = os.pipe(), os.pipe()
+
+    def pausing(change: Any) -> None:
+        os.write(tell, b"x")
+        os.read(go, 1)
+        write(change)
+
+    children = [os.fork()]
+    if not children[0]:
+        monkeypatch.setattr(vllm_release.files, "write", pausing)
+        start(capsys, folder, store, "r1", "a" * 12)
+        os._exit(0)
+    os.read(reached, 1)
+    children.append(os.fork())
+    if not children[1]:
+        start(capsys, folder, store, "r2", "b" * 12)
+        os._exit(0)
+    time.sleep(0.3)  # the second one is done by then, if it does not wait
+    os.write(let, b"xx")
+    assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]
+    assert names(store) == [f"vllm-cache-{'a' * 12}", f"vllm-cache-{'b' * 12}"]
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_absent_removes_the_releases_and_the_caches_of_the_group(capsys: pytest.CaptureFixture[str], tmp_path: Path, store: Path, check: bool) -> None:
+    start(capsys, tmp_path / "pair1", store, "r1", "a" * 12)
+    start(capsys, tmp_path / "pair2", store, "r1", "b" * 12)
+    out = run(capsys, tmp_path / "pair1", state="absent", _ansible_check_mode=check)
+    assert out["changed"]
+    assert ((tmp_path / "pair1").exists(), (tmp_path / "pair2").exists()) == (check, True)
+    assert names(store) == [f"vllm-cache-{key * 12}" for key in ("ab" if check else "b")]
+    assert run(capsys, tmp_path / "pair1", state="absent")["changed"] == check
 
 
 def test_a_link_in_place_of_the_cache_ends_the_run_before_a_start(tmp_path: Path, capsys: pytest.CaptureFixture[str], store: Path) -> None:

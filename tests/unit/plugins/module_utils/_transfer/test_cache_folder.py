@@ -81,14 +81,3 @@ def test_keeps_the_caches_of_kept_releases_and_removes_the_others(node: Node, st
     assert prepare(node, store, [OTHER]) == ([], [str(store / f"vllm-cache-{KEY}")])
     assert sorted(each.name for each in store.iterdir()) == ["model", f"vllm-cache-{OTHER}", "vllm-cache-ffffffffffff"], "only what was recorded"
     assert (outside / "keep").exists(), "a link is removed, not followed"
-
-
-def test_absent_removes_the_caches_of_one_group(node: Node, store: Path) -> None:
-    prepare(node, store, [KEY])
-    cache_folder.prepare(node, "/opt/pair2", [str(store / f"other-{KEY}")], set(), str(store), [], check=False)
-    assert cache_folder.clear(node, GROUP, check=True) == [str(store / f"vllm-cache-{KEY}")]
-    assert (store / f"vllm-cache-{KEY}").exists()
-    assert cache_folder.clear(node, GROUP, check=False) == [str(store / f"vllm-cache-{KEY}")]
-    assert [each.name for each in store.iterdir()] == [f"other-{KEY}"]
-    assert cache_folder.clear(node, GROUP, check=False) == []
-    assert list(node.load_record(cache_folder.RECORD)) == [str(store / f"other-{KEY}")]
