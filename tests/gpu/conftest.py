@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from gpu.pair import ONLY_SERVING, ROOT, Pair, Row
+from gpu.pair import ONLY_SERVING, ROOT, Pair, Row, row_of
 
 # Without the lab on two GPUs no row can run: `python -m lab.gpu part NAME` runs a file of this folder there.
 collect_ignore_glob = [] if ROOT.is_dir() else ["test_?_*.py"]
@@ -21,7 +21,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def row(request: pytest.FixtureRequest, pair: Pair) -> Iterator[Row]:
     """The result of this row; it is written in the end."""
     node, begin = request.node, time.monotonic()
-    found = Row(node.callspec.id if hasattr(node, "callspec") else node.name.removeprefix("test_").replace("_", " "), node.path.stem.removeprefix("test_"))
+    found = Row(row_of(node), node.path.stem.removeprefix("test_"))
     if found.path.exists():
         pytest.skip(f"{found.path} is there")
     yield found

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 from acceptance.commands import SERVING, Places, tags
 from acceptance.owner import INSTANCE, REPO, Owner, wait_for
 
@@ -34,6 +35,11 @@ def facts_of(log: str, classes: tuple[str, ...] = ()) -> dict[str, Any]:
     figures = {name: json.loads(match[1].replace(",", "")) for name, pattern in FACTS.items() if (match := re.search(pattern, log))}
     version = re.search(r"\(v(\d+\.\d+\.\d+)", log)
     return {**({"state": ["failed"], "class": list(classes)} if classes else {}), **({"version": version[1]} if version else {}), **figures}
+
+
+def row_of(item: pytest.Item) -> str:
+    """Return the name of a row: that of its parameter, or of its test."""
+    return str(item.callspec.id) if hasattr(item, "callspec") else item.name.removeprefix("test_").replace("_", " ")
 
 
 @dataclass

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gpu.pair import row_of
 
 TEXT = """# The pair on two real GPUs
 
@@ -27,10 +28,11 @@ TABLES: list[tuple[str, str, dict[str, str]]] = [
 ]  # fmt: skip
 
 
-def cell(values: Sequence[Any]) -> str:
-    """Return what the machines have measured of a fact."""
-    shown = [", ".join(map(str, value)) if isinstance(value, list) else str(value) for value in values if value is not None]
-    return " / ".join(dict.fromkeys(shown)).replace("|", r"\|").replace("\n", " ")[:300] or "-"
+def cell(value: Any) -> str:
+    """Return a fact as text."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {cell(each)}" for key, each in value.items())
+    return "; ".join(map(cell, value)) if isinstance(value, list) else str(value).replace("|", r"\|").replace("\n", " ")
 
 
 def page(results: Sequence[dict[str, Any]], rows: Sequence[tuple[str, str]]) -> str:
@@ -38,19 +40,16 @@ def page(results: Sequence[dict[str, Any]], rows: Sequence[tuple[str, str]]) -> 
     out = TEXT + "".join(sorted({f"- {each['at'][:10]}: {', '.join(dict.fromkeys(each['machine']))}\n" for each in results}))
     for title, parts, columns in TABLES:
         out += f"\n## {title}\n\n| row | {' | '.join(columns)} | holds |\n|{'---|' * (len(columns) + 2)}\n"
-        for _part, name in (each for each in rows if each[0][0] in parts):
+        for name in (name for part, name in rows if part[0] in parts):
             found = [each for each in results if each["row"] == name]
-            holds = " / ".join("yes" if each["ok"] else "no" for each in found) or "not run"
-            out += f"| {name} | {' | '.join(cell([each.get(fact) for each in found]) for fact in columns.values())} | {holds} |\n"
+            cells = [" / ".join(dict.fromkeys(cell(each[fact]) for each in found if each.get(fact) is not None)) or "-" for fact in columns.values()]
+            out += f"| {' | '.join([name, *cells, ' / '.join('yes' if each['ok'] else 'no' for each in found) or 'not run'])} |\n"
     return out
 
 
 class Collected:
-    """A plugin of pytest that keeps the names of all rows."""
-
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        names = [(item.path.stem.removeprefix("test_"), item.nodeid) for item in session.items]
-        self.rows = [(part, name[name.find("[") + 1 : -1] if "[" in name else name.partition("::test_")[2].replace("_", " ")) for part, name in names]
+        self.rows = [(item.path.stem.removeprefix("test_"), row_of(item)) for item in session.items]
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ GLOO = {"extra_environment": {"GLOO_SOCKET_IFNAME": "nope0"}}
 GO = "docker exec hog touch /tmp/go"
 
 test_boot = boots(
-    Fault("out of memory in graphs", ("cuda_oom",), 1, REPORT, before=hog(0.97, 3), phase=GRAPHS, act=GO, after="docker rm -f hog"),
+    Fault("out of memory in graphs", ("cuda_oom",), 1, {**REPORT, "requests": 14}, before=hog(0.97, 3), phase=GRAPHS, act=GO, after="docker rm -f hog"),
     killed(2, "compile", "Dynamo bytecode transform time", r"torch\.compile took", requests=12),
     Fault("mixed versions of the engine", ("ranks_disagree",), before=OTHER, after=f"{FILE}; umount $f", words=(r"0\.24\.9",)),
     Fault("context longer than the model's", ("context_too_long", "config_error"), settings={**OFF, "context": 1048576}),

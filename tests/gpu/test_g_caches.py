@@ -15,7 +15,7 @@ def boot(pair: Pair, row: Row, what: str, **settings: Any) -> str:
     cache = str(pair.read(pair.places.release)["caches"][0])
     spent = [re.findall(r"torch\.compile took ([\d.]+) s", logs.text(node - 1)) for node in pair.nodes]
     figures = {"boot": what, "seconds": pair.read(pair.places.receipt)["seconds"], "run": round(run.seconds, 1)}
-    figures |= {"compile": [each and float(each[-1]) for each in spent], "mib": [int(pair.on(node, f"du -sm {cache}").split()[0]) for node in pair.nodes]}
+    figures |= {"compile": [each[-1] if each else "-" for each in spent], "mib": [int(pair.on(node, f"du -sm {cache}").split()[0]) for node in pair.nodes]}
     row.facts.setdefault("boots", []).append(figures)
     pair.on_node("stop").passed()
     return cache
