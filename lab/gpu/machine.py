@@ -57,8 +57,11 @@ class Machine:
         return sorted(found, key=lambda name: int(name.removeprefix("nvidia")))
 
     def gpu_arguments(self, number: int) -> tuple[str, ...]:
-        """Arguments of `docker create` that give node `number` its GPU: the device nodes under their own names, and the driver."""
-        names = [self.gpus[number - 1], *(name for name in ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools") if (self.devices / name).exists())]
+        """Arguments of `docker create` that give node `number` its GPU, or the only one: its device nodes under their own names, and the driver."""
+        names = [
+            self.gpus[(number - 1) % len(self.gpus)],
+            *(name for name in ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools") if (self.devices / name).exists()),
+        ]
         devices = [item for name in names for item in ("--device", f"{self.devices / name}:/dev/{name}")]
         return (*devices, "--volume", f"{self.driver}:/usr/local/nvidia:ro")
 
@@ -68,8 +71,8 @@ class Machine:
             return "The GPU lab makes mount namespaces and uses device nodes: run it as root."
         if not (self.devices / "nvidiactl").exists():
             return f"There is no {self.devices / 'nvidiactl'}: the GPU lab needs an NVIDIA driver that is loaded."
-        if len(self.gpus) < 2:
-            return f"One GPU only ({', '.join(self.gpus) or 'no device node'} in {self.devices}): the GPU lab gives each of its two nodes one."
+        if not self.gpus:
+            return f"There is no device node of a GPU in {self.devices}, such as nvidia0: the GPU lab needs two GPUs, or one that both nodes share."
         if not self.python.exists():
             return f"There is no {self.python}: the GPU lab needs torch 2.11 for CUDA 13 with transformers there (GPU_LAB_TORCH names another folder)."
         return ""

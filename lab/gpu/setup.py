@@ -22,7 +22,7 @@ JOB_SECONDS = 300
 
 def space(machine: Machine, *words: str | Path) -> list[str]:
     """The command line of space.sh."""
-    settings = (f"GPU_LAB={machine.home}", f"GPU_LAB_DEVICES={machine.devices}", f"SPACE_BINDS={binds(machine)}")
+    settings = (f"GPU_LAB={machine.home}", f"GPU_LAB_DEVICES={machine.devices}", f"GPU_LAB_GPUS={len(machine.gpus)}", f"SPACE_BINDS={binds(machine)}")
     return ["env", *settings, "bash", str(SPACE), *map(str, words)]
 
 
@@ -96,6 +96,8 @@ def up(machine: Machine) -> int:
     if machine.code("model") != 0:
         raise LabError(f"The model was not made: see {machine.log('model')}.")
     code = subprocess.run(space(machine, "enter", "python3", "-m", "lab.gpu", "nodes"), check=False).returncode
+    if len(machine.gpus) == 1:
+        report("Both nodes share the only GPU, each with 0.3 of its memory: what needs a GPU for each node is skipped")
     report(f"the GPU lab is {'up' if code == 0 else 'not up'}: {time.monotonic() - begin:.1f} s")
     return code
 

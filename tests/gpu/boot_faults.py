@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from acceptance.owner import wait_for
-from gpu.pair import ONE_ATTEMPT, ONLY_SERVING, Logs, Pair, Row
+from gpu.pair import ONE_ATTEMPT, ONLY_SERVING, SHARED, Logs, Pair, Row
 
 #: Classes that the log of a rank does not show.
 NOT_IN_LOGS = {"killed", "node_lost", "ranks_disagree", "start_failed"}
@@ -46,6 +46,7 @@ class Fault:
     until: str = "$never"  # what the log of that rank must not show: the fault came in its phase
     after: str = "true"
     words: tuple[str, ...] = ()
+    own_gpu: bool = False  # it needs a GPU for each node
 
 
 def killed(node: int, where: str, phase: str, until: str, **settings: Any) -> Fault:
@@ -60,6 +61,8 @@ def boots(*faults: Fault) -> Callable[..., None]:
     @pytest.mark.parametrize("fault", faults, ids=lambda fault: fault.name)
     def test_boot(known: Pair, row: Row, fault: Fault) -> None:
         """Start the pair with a fault, and check what its owner sees, and that no half of a pair is left."""
+        if fault.own_gpu and SHARED:
+            pytest.skip("both nodes share one GPU")
         if not known.gone():
             known.on_node("stop").passed()
         since, logs, at, over, verdict = known.follow()["next"], Logs(known), 0.0, False, dict[str, Any]()

@@ -19,6 +19,8 @@ KEPT = ROOT / "results"
 #: Another profile than that of lab/gpu: the rows are tried on the container lab, without a GPU.
 PROFILE = os.environ.get("GPU_LAB_PROFILE") or "lab-gpu"
 GPU = PROFILE == "lab-gpu"
+#: Whether the nodes share the only GPU.
+SHARED = os.environ.get("GPU_LAB_GPUS") == "1"
 NODE = f"gb10-lab{INSTANCE}-"
 ONLY_SERVING = tags(SERVING)
 #: A boot that fails is the outcome: it is not tried again, and no other release takes its place.
@@ -114,7 +116,7 @@ class Logs:
             state = pair.container(node)
             old = "" if now or state is None else str(state["Id"])
             find = f"docker ps -aq --no-trunc --filter name=^/{pair.places.container(node - 1)}$ --filter status=running --filter status=exited"
-            line = f"for i in $(seq 3000); do id=$({find}); [ -n \"$id\" ] && [ \"$id\" != '{old}' ] && exec docker logs -f $id 2>&1; sleep 0.1; done"
+            line = f'for i in $(seq 3000); do id=$({find}); [ -n "$id" ] && [ "$id" != \'{old}\' ] && exec docker logs -f $id 2>&1; sleep 0.1; done'
             self.files.append(pair.folder / f"log-{time.monotonic_ns()}")
             with self.files[-1].open("wb") as out:
                 self.processes.append(subprocess.Popen(["docker", "exec", f"{NODE}{node}", "sh", "-c", line], stdout=out, stderr=out))

@@ -13,14 +13,14 @@ GRAPHS = r"Skipping CuTeDSL warmup|Capturing CUDA graphs"
 PEER = ("node_lost", "peer_lost", "rendezvous", "nccl_error", "rpc_timeout", "worker_died", "stalled")
 SQUAT = "systemd-run --quiet --collect --unit squatter python3 -m http.server"
 REPORT = {"plan": "report"}
-NO_GPU = "cp /etc/cdi/nvidia.json /root/cdi.json; sed -i 's/\"deviceNodes\": \\[[^]]*\\]/\"deviceNodes\": []/' /etc/cdi/nvidia.json"
+NO_GPU = 'cp /etc/cdi/nvidia.json /root/cdi.json; sed -i \'s/"deviceNodes": \\[[^]]*\\]/"deviceNodes": []/\' /etc/cdi/nvidia.json'
 
 test_boot = boots(
     killed(2, "load", LOAD, "Model loading took"),
     Fault("truncated shard on the worker", ("weights_corrupt",), 1, {"requests": 13}, before=CUT, after=MEND),
     Fault("truncated shard of a release that has served", (), before=CUT, after=MEND, words=("rank 1 on lab-2: the weights differ",)),
     Fault("wrong interface for NCCL", ("nccl_error",), settings={"extra_environment": {"NCCL_SOCKET_IFNAME": "nope0"}}, words=("nope0|interface",)),
-    Fault("neighbour on the GPU of the worker", ("startup_free_memory",), 1, REPORT, before=hog(0.7), after="docker rm -f hog"),
+    Fault("neighbour on the GPU of the worker", ("startup_free_memory",), 1, REPORT, before=hog(0.7), after="docker rm -f hog", own_gpu=True),
     killed(2, "graph capture", GRAPHS, "Graph capturing finished"),
     Fault("no GPU for the worker", ("no_gpu", "start_failed"), 1, before=NO_GPU, after="cp /root/cdi.json /etc/cdi/nvidia.json"),
     Fault("port of the API taken", ("addr_in_use",), 0, node=1, before=f"{SQUAT} 8000", after="systemctl stop squatter"),

@@ -11,7 +11,17 @@ GLOO = {"extra_environment": {"GLOO_SOCKET_IFNAME": "nope0"}}
 GO = "docker exec hog touch /tmp/go"
 
 test_boot = boots(
-    Fault("out of memory in graphs", ("cuda_oom",), 1, {**REPORT, "requests": 14}, before=hog(0.97, 3), phase=GRAPHS, act=GO, after="docker rm -f hog"),
+    Fault(
+        "out of memory in graphs",
+        ("cuda_oom",),
+        1,
+        {**REPORT, "requests": 14},
+        before=hog(0.97, 3),
+        phase=GRAPHS,
+        act=GO,
+        after="docker rm -f hog",
+        own_gpu=True,
+    ),
     killed(2, "compile", "Dynamo bytecode transform time", r"torch\.compile took", requests=12),
     Fault("mixed versions of the engine", ("ranks_disagree",), before=OTHER, after=f"{FILE}; umount $f", words=(r"0\.24\.9",)),
     Fault("context longer than the model's", ("context_too_long", "config_error"), settings={**OFF, "context": 1048576}),
@@ -20,6 +30,6 @@ test_boot = boots(
     Fault("utilization above what is free", ("startup_free_memory",), settings={**REPORT, "utilization": 0.995, "unsafe_memory": True}),
     Fault("wrong interface for Gloo", ("rendezvous", "nccl_error", "config_error"), settings=GLOO, words=("nope0|interface",)),
     Fault("port of the rendezvous taken", ("addr_in_use",), 0, node=1, before=f"{SQUAT} 29501", after="systemctl stop squatter"),
-    Fault("neighbour, before the start", (), before=hog(0.7), after="docker rm -f hog", words=("lab-2", "GPU memory", "Nothing was stopped")),
+    Fault("neighbour, before the start", (), before=hog(0.7), after="docker rm -f hog", words=("lab-2", "GPU memory", "Nothing was stopped"), own_gpu=True),
     killed(1, "load", LOAD, "Model loading took"),
 )

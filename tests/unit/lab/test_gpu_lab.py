@@ -22,7 +22,7 @@ def test_one_sentence_names_the_first_thing_that_a_machine_lacks(tmp_path: Path,
     cases = (
         (1000, pair, "run it as root."),
         (0, (), "There is no "),
-        (0, ("nvidiactl", "nvidia3"), "One GPU only (nvidia3 in "),
+        (0, ("nvidiactl", "nvidia-uvm"), "There is no device node of a GPU in "),
         (0, pair, "needs torch 2.11"),
     )
     for number, (user, devices, found) in enumerate(cases):
@@ -35,6 +35,7 @@ def test_each_node_gets_one_gpu_under_its_own_name(tmp_path: Path) -> None:
     assert here.gpu_arguments(2)[:4] == ("--device", f"{tmp_path}/dev/nvidia10:/dev/nvidia10", "--device", f"{tmp_path}/dev/nvidiactl:/dev/nvidiactl")
     paths = [each["path"] for each in json.loads(nodes.cdi(here, 1))["devices"][0]["containerEdits"]["deviceNodes"]]
     assert paths == ["/dev/nvidia2", "/dev/nvidiactl", "/dev/nvidia-uvm"]
+    assert fake.machine(tmp_path / "one", "nvidia3", "nvidiactl").gpu_arguments(2)[1].endswith("/dev/nvidia3"), "one GPU is shared"
 
 
 def test_a_bundle_is_unpacked_as_its_pieces_arrive_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
