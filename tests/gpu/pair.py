@@ -79,12 +79,12 @@ class Pair(Owner):
 
     def __init__(self, folder: Path) -> None:
         if not GPU:
-            return super().__init__(folder, PROFILE)
+            super().__init__(folder, PROFILE)
+            return
         self.folder, self.places, self.inventory = folder, Places(), folder / "mine"
         shutil.copytree(REPO / "inventories/gpu-lab", self.inventory)
         self.inventory_file("group_vars/gb10.yml", lambda text: f"{text}\ngb10_receipts: {KEPT}/receipts\ngb10_evidence: {KEPT}/evidence\n")
         self.model = str(self.variables()["gb10_profiles"][PROFILE]["model"]["served_names"][0])
-        return None
 
     def smi(self, query: str) -> list[str]:
         """Return what nvidia-smi reports on each node."""
