@@ -16,11 +16,11 @@ from ansible.utils.display import Display
 from ansible_collections.gb10.cluster.plugins.module_utils._checks import judge
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import NOT_IN_RUN, Group, Rank, Requirements
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.versions import COMPONENTS
-from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
-from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import ERROR, INFO, SEVERITIES, counts
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
-from ansible_collections.gb10.cluster.plugins.module_utils._preflight.parse import numbers
-from ansible_collections.gb10.cluster.plugins.module_utils._release.group import group_status
+from ansible_collections.gb10.cluster.plugins.module_utils._core import utc
+from ansible_collections.gb10.cluster.plugins.module_utils._core.finding import ERROR, INFO, SEVERITIES, counts
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_atomically
+from ansible_collections.gb10.cluster.plugins.module_utils._node.group import group_status
+from ansible_collections.gb10.cluster.plugins.module_utils._node.parse import numbers
 from ansible_collections.gb10.cluster.plugins.plugin_utils import shown
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import short
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_login import ssh_words

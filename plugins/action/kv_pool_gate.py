@@ -13,7 +13,7 @@ from typing import Any
 
 from ansible.errors import AnsibleError
 from ansible.utils.display import Display
-from ansible_collections.gb10.cluster.plugins.module_utils._common import progress
+from ansible_collections.gb10.cluster.plugins.module_utils._core import progress
 from ansible_collections.gb10.cluster.plugins.plugin_utils import receipts
 from ansible_collections.gb10.cluster.plugins.plugin_utils.followed import SHOW_SECONDS
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import NodeResults, plain

@@ -13,8 +13,8 @@ import time
 from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
-from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import Finding
-from ansible_collections.gb10.cluster.plugins.module_utils._host import access
+from ansible_collections.gb10.cluster.plugins.module_utils._core import access
+from ansible_collections.gb10.cluster.plugins.module_utils._core.finding import Finding
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory import ssh_failure
 from ansible_collections.gb10.cluster.plugins.plugin_utils import shown
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import NodeResults

@@ -14,8 +14,8 @@ from typing import Any
 import jinja2
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
-from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
+from ansible_collections.gb10.cluster.plugins.module_utils._core import utc
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_atomically
 from ansible_collections.gb10.cluster.plugins.plugin_utils import report_data
 
 TEMPLATE = Path(__file__).resolve().parents[2] / "roles" / "vllm_tp2" / "templates" / "report.html.j2"

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible_collections.gb10.cluster.plugins.module_utils._release import summary
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import summary
 from ansible_collections.gb10.cluster.plugins.plugin_utils import shown
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_login import ssh_words
 from ansible_collections.gb10.cluster.plugins.plugin_utils.tally import RUN

@@ -10,16 +10,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import holds_secret
-from ansible_collections.gb10.cluster.plugins.module_utils._docker import image_plan as image_proof
+from ansible_collections.gb10.cluster.plugins.module_utils._core.redact import holds_secret
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.names import BUILD_ARGUMENT
+from ansible_collections.gb10.cluster.plugins.module_utils._node import image_plan as image_proof
 from ansible_collections.gb10.cluster.plugins.plugin_utils import image_folders
 from ansible_collections.gb10.cluster.plugins.plugin_utils.filters import raises
 
 
 @raises(image_proof.ImageError)
 def image_plan(infos: Any, hosts: Any, **options: Any) -> dict[str, Any]:
-    """Return the plan; see module_utils._docker.image_plan.plan."""
+    """Return the plan; see module_utils._node.image_plan.plan."""
     hosts, infos = [str(host) for host in hosts], list(infos)
     if len(infos) != len(hosts):
         raise AnsibleFilterError(f"image_plan: {len(infos)} results for {len(hosts)} ranks: run on all ranks of the group")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._common import terminal
+from ansible_collections.gb10.cluster.plugins.module_utils._core import terminal
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import text as profiles
 
 

@@ -93,11 +93,10 @@ import os
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded, utc
-from ansible_collections.gb10.cluster.plugins.module_utils._docker import log
-from ansible_collections.gb10.cluster.plugins.module_utils._host.command import run_command
+from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded, utc
+from ansible_collections.gb10.cluster.plugins.module_utils._core.command import run_command
+from ansible_collections.gb10.cluster.plugins.module_utils._node import files, log
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import collective
-from ansible_collections.gb10.cluster.plugins.module_utils._release import files
 
 DOCKER_SECONDS = 60.0  # to create, start and remove a container
 MEMINFO = "/proc/meminfo"

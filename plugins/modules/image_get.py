@@ -119,12 +119,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._docker import build_plan, images
-from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DockerError
-from ansible_collections.gb10.cluster.plugins.module_utils._docker.image_plan import ImageError
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Runner, runner
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest, model_folder, rail_copy, unit_job
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer.unit_job import Job, JobError
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Runner, runner
+from ansible_collections.gb10.cluster.plugins.module_utils._node import build_plan, images, manifest, model_folder, rail_copy, unit_job
+from ansible_collections.gb10.cluster.plugins.module_utils._node.client import DockerError
+from ansible_collections.gb10.cluster.plugins.module_utils._node.image_plan import ImageError
+from ansible_collections.gb10.cluster.plugins.module_utils._node.unit_job import Job, JobError
 
 ARCHIVE = "image.tar"
 RESERVE = 1 << 30

@@ -73,9 +73,9 @@ info:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._docker import image_plan, images
-from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DEFAULT_SOCKET, DockerError
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, RecordError
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node, RecordError
+from ansible_collections.gb10.cluster.plugins.module_utils._node import image_plan, images
+from ansible_collections.gb10.cluster.plugins.module_utils._node.client import DEFAULT_SOCKET, DockerError
 
 RECORD = "image"
 

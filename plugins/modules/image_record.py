@@ -87,10 +87,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._docker import client, image_plan, images
-from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DockerError
-from ansible_collections.gb10.cluster.plugins.module_utils._docker.image_plan import ImageError
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, RecordError
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node, RecordError
+from ansible_collections.gb10.cluster.plugins.module_utils._node import client, image_plan, images
+from ansible_collections.gb10.cluster.plugins.module_utils._node.client import DockerError
+from ansible_collections.gb10.cluster.plugins.module_utils._node.image_plan import ImageError
 
 RECORD = "image"
 

@@ -249,8 +249,8 @@ reboot_reasons:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import preflight_facts
-from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DEFAULT_SOCKET
+from ansible_collections.gb10.cluster.plugins.module_utils._checks import preflight_facts
+from ansible_collections.gb10.cluster.plugins.module_utils._node.client import DEFAULT_SOCKET
 
 
 def main() -> None:

@@ -161,13 +161,13 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
+from ansible_collections.gb10.cluster.plugins.module_utils._core import utc
+from ansible_collections.gb10.cluster.plugins.module_utils._core.command import run_command
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_atomically
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.bandwidth import CLASSES, RECEIPT, Thresholds, classify, key_of, parse, reason
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import read_node
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.facts import DesiredState, gather
-from ansible_collections.gb10.cluster.plugins.module_utils._host.command import run_command
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
-from ansible_collections.gb10.cluster.plugins.module_utils._preflight.parse import listening_sockets
+from ansible_collections.gb10.cluster.plugins.module_utils._node.parse import listening_sockets
 
 UNIT = "gb10-roce-bandwidth"
 SLACK_SECONDS = 60

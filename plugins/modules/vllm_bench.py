@@ -100,11 +100,11 @@ import time
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
-from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import without
-from ansible_collections.gb10.cluster.plugins.module_utils._docker import log
+from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
+from ansible_collections.gb10.cluster.plugins.module_utils._core.command import run_command
+from ansible_collections.gb10.cluster.plugins.module_utils._core.redact import without
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, bench
-from ansible_collections.gb10.cluster.plugins.module_utils._host.command import run_command
+from ansible_collections.gb10.cluster.plugins.module_utils._node import log
 
 MEMINFO = "/proc/meminfo"
 INTERVAL = 1.0

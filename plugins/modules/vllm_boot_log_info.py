@@ -169,8 +169,8 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog, with_container
-from ansible_collections.gb10.cluster.plugins.module_utils._docker import client
-from ansible_collections.gb10.cluster.plugins.module_utils._docker import log as container_log
+from ansible_collections.gb10.cluster.plugins.module_utils._node import client
+from ansible_collections.gb10.cluster.plugins.module_utils._node import log as container_log
 
 CHUNK = 256 * 1024
 

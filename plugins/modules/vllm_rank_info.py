@@ -397,10 +397,9 @@ import os
 import socket
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import api_key, look
-from ansible_collections.gb10.cluster.plugins.module_utils._docker import client
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, runner
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node, runner
+from ansible_collections.gb10.cluster.plugins.module_utils._node import client, manifest
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import api_key, look
 
 
 def main() -> None:

@@ -110,13 +110,12 @@ import os
 import shutil
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import api_key
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, RecordError
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node, RecordError
+from ansible_collections.gb10.cluster.plugins.module_utils._node import cache_folder, files, node
+from ansible_collections.gb10.cluster.plugins.module_utils._node.manifest import ManifestError
+from ansible_collections.gb10.cluster.plugins.module_utils._node.plain import CopyError
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import api_key
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.caches import VARIABLES
-from ansible_collections.gb10.cluster.plugins.module_utils._release import files, node
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer import cache_folder
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer.plain import CopyError
 
 
 def caches_in_use(directory: str) -> set[str]:

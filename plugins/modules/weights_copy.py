@@ -230,11 +230,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, RecordError, runner
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest, model_folder, plain, rail_copy, unit_job
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer.plain import CopyError
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer.unit_job import Job, JobError
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node, RecordError, runner
+from ansible_collections.gb10.cluster.plugins.module_utils._node import manifest, model_folder, plain, rail_copy, unit_job
+from ansible_collections.gb10.cluster.plugins.module_utils._node.manifest import ManifestError
+from ansible_collections.gb10.cluster.plugins.module_utils._node.plain import CopyError
+from ansible_collections.gb10.cluster.plugins.module_utils._node.unit_job import Job, JobError
 
 READY_SECONDS = 20.0
 

@@ -130,11 +130,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import runner
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest, model_folder, plain, unit_job
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer.unit_job import Job, JobError
+from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import runner
+from ansible_collections.gb10.cluster.plugins.module_utils._node import manifest, model_folder, plain, unit_job
+from ansible_collections.gb10.cluster.plugins.module_utils._node.manifest import ManifestError
+from ansible_collections.gb10.cluster.plugins.module_utils._node.unit_job import Job, JobError
 
 REMEDIES = (
     ("no module named.*huggingface_hub", "set weights_download_image to an image that has huggingface_hub"),

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._common.terminal import printable
+from ansible_collections.gb10.cluster.plugins.module_utils._core.terminal import printable
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory import ssh_failure
 
 _LONGEST, _LONGEST_LIST, _EXCERPT = 8, 160, 4

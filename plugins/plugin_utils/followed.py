@@ -11,7 +11,7 @@ from collections import defaultdict
 from typing import Any
 
 from ansible.utils.display import Display
-from ansible_collections.gb10.cluster.plugins.module_utils._common.progress import Pace, text
+from ansible_collections.gb10.cluster.plugins.module_utils._core.progress import Pace, text
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import NodeResults, plain
 
 SHOW_SECONDS = 30.0

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
-from ansible_collections.gb10.cluster.plugins.module_utils._docker import mods
+from ansible_collections.gb10.cluster.plugins.module_utils._core.words import did_you_mean
+from ansible_collections.gb10.cluster.plugins.module_utils._node import mods
 
 # Works in a checkout, through its links, and in an installed collection.
 PROFILES_DIR = Path(__file__).resolve().parents[2] / "profiles"

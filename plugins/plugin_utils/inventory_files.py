@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 from ansible import constants
-from ansible_collections.gb10.cluster.plugins.module_utils._common import redact
+from ansible_collections.gb10.cluster.plugins.module_utils._core import redact
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory import names
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import EXTRA, Located, short
 from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader

@@ -14,7 +14,7 @@ from typing import Any
 
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.gb10.cluster.plugins.lookup.profile import Profiles, shipped_profiles
-from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
+from ansible_collections.gb10.cluster.plugins.module_utils._core.words import did_you_mean
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory import connection, rules
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import split_by_majority, value_of
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import kv_estimate

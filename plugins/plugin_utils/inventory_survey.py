@@ -12,11 +12,11 @@ from typing import Any
 
 from ansible import context as cli_context
 from ansible.errors import AnsibleError
-from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
+from ansible_collections.gb10.cluster.plugins.module_utils._core.words import did_you_mean
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory import check, connection, names, rules
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.groups import serving_groups
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import CLUSTER_SPEC, PLAYBOOK_SPEC, ROOT_GROUP, Fault, Place
-from ansible_collections.gb10.cluster.plugins.module_utils._watch.settings import DEFAULTS, SettingsError, merged
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.settings import DEFAULTS, SettingsError, merged
 from ansible_collections.gb10.cluster.plugins.plugin_utils import inventory_files, inventory_run
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import EXTRA, Located, Places, first_line, origin_of
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_profiles import FLAGS, ProfileChecks

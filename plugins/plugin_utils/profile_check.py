@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import holds_secret
-from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean, nearest
+from ansible_collections.gb10.cluster.plugins.module_utils._core.redact import holds_secret
+from ansible_collections.gb10.cluster.plugins.module_utils._core.words import did_you_mean, nearest
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import models
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import PLACEHOLDERS, SECRET_ARGS, human_int, store_mount
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_schema import ProfileError, compared, shown

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from itertools import groupby
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean, nearest
+from ansible_collections.gb10.cluster.plugins.module_utils._core.words import did_you_mean, nearest
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import models
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import PRACTICAL
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import DEFAULT_PROFILE, human_int, kind_of, store_mount

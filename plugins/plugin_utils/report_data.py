@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stages import STAGES
-from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded, redact
+from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded, redact
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_atomically
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.bandwidth import Thresholds
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.bench import compared, words_of
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.gate import finite
-from ansible_collections.gb10.cluster.plugins.module_utils._host.memory_series import Sample, parse
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
-from ansible_collections.gb10.cluster.plugins.module_utils._release.group import rank_fault, unread
-from ansible_collections.gb10.cluster.plugins.module_utils._release.release import brief
-from ansible_collections.gb10.cluster.plugins.module_utils._release.summary import seconds_text
+from ansible_collections.gb10.cluster.plugins.module_utils._node.group import rank_fault, unread
+from ansible_collections.gb10.cluster.plugins.module_utils._node.memory_series import Sample, parse
+from ansible_collections.gb10.cluster.plugins.module_utils._node.release import brief
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.summary import seconds_text
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import plain
 from ansible_collections.gb10.cluster.plugins.plugin_utils.receipts import MOST_FILES, in_order
 

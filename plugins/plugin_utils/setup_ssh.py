@@ -22,8 +22,8 @@ from pathlib import Path
 
 from ansible import constants
 from ansible.errors import AnsibleActionFail
-from ansible_collections.gb10.cluster.plugins.module_utils._host import access
-from ansible_collections.gb10.cluster.plugins.module_utils._host.command import LATE, run_command
+from ansible_collections.gb10.cluster.plugins.module_utils._core import access
+from ansible_collections.gb10.cluster.plugins.module_utils._core.command import LATE, run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory import ssh_failure
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_login import ssh_words
 from ansible_collections.gb10.cluster.plugins.plugin_utils.setup_questions import NoTerminalError

@@ -12,12 +12,12 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.utils.display import Display
 from ansible.utils.vars import load_extra_vars
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import check, logs
-from ansible_collections.gb10.cluster.plugins.module_utils._common.terminal import printable
+from ansible_collections.gb10.cluster.plugins.module_utils._core.terminal import printable
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.value_types import type_faults
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import PLAYBOOK_SPEC
+from ansible_collections.gb10.cluster.plugins.module_utils._node import status
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import check, logs
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import text as profiles
-from ansible_collections.gb10.cluster.plugins.module_utils._release import status
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import plain
 
 #: What makes text of documents, by their schema.

@@ -16,16 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import listener, protocol, session
-from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded, redact
-from ansible_collections.gb10.cluster.plugins.module_utils._docker import client, log
-from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DockerError
+from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded, command, redact
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe
-from ansible_collections.gb10.cluster.plugins.module_utils._host import command
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
-from ansible_collections.gb10.cluster.plugins.module_utils._release import node
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer import model_folder, unit_job
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
+from ansible_collections.gb10.cluster.plugins.module_utils._node import client, log, model_folder, node, unit_job
+from ansible_collections.gb10.cluster.plugins.module_utils._node.client import DockerError
+from ansible_collections.gb10.cluster.plugins.module_utils._node.manifest import ManifestError
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import listener, protocol, session
 
 pytestmark = pytest.mark.slow
 

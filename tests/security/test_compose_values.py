@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from ansible_collections.gb10.cluster.plugins.module_utils._common import env_file
+from ansible_collections.gb10.cluster.plugins.module_utils._core import env_file
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.compose import env_file_text
 from ansible_collections.gb10.cluster.plugins.plugin_utils.compose_yaml import compose_yaml
 from compose_values import NUMBERS, VALUES, rendered

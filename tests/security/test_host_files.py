@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._host import readahead, sysctl
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import HostError
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import HostError
+from ansible_collections.gb10.cluster.plugins.module_utils._node import readahead, sysctl
 
 KEYS = ["kernel/../../../etc/hostname", "kernel/./x", "vm//x", "vm..x", "vm.x/..", "vm/", "vm.", "net/../x", "vm.x\nkernel.y", "vm.*", "vm.é", "dev.x"]
 

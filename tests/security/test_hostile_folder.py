@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.outside import Outside
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
-from ansible_collections.gb10.cluster.plugins.module_utils._watch.settings import merged
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_atomically
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.folder import Folder
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.outside import Outside
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.settings import merged
 
 SAMPLE = {"containers": [{"running": True}], "memory": {"available_kib": 1024, "total_kib": 2048}, "gpus": [], "rails": []}
 NAME = "gb10_pair1.prom"

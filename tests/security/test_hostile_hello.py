@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import protocol, session
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import MAX_TEXT, RankError
-from ansible_collections.gb10.cluster.plugins.module_utils._watch.settings import merged
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import protocol, session
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.protocol import MAX_TEXT, RankError
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.settings import merged
 from sim.nodes import SimRank
 from sim.world import World
 

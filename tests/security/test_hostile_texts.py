@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, gate, liveness, measures, metrics, reply, speculation
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.judge import Judge
-from ansible_collections.gb10.cluster.plugins.module_utils._host import gpu
+from ansible_collections.gb10.cluster.plugins.module_utils._node import gpu
 from hostile import ANY_JSON, FEW, MANY, places, replaced
 from hypothesis import given
 from hypothesis import strategies as st

@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import info
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import netplan
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import Device, RailConfig, read_files
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import info
 
 REPO = Path(__file__).resolve().parents[2]
 RAIL = "enp1s0f0np0"

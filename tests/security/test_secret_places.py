@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gb10.cluster.plugins.filter.image import build_hash
-from ansible_collections.gb10.cluster.plugins.module_utils._common import env_file
+from ansible_collections.gb10.cluster.plugins.module_utils._core import env_file
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.api_probe import read_key
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.rules import faults
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.compose import ServingError, env_file_text

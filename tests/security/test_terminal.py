@@ -8,10 +8,10 @@ import sys
 import pytest
 from ansible.plugins.action import ActionBase
 from ansible_collections.gb10.cluster.plugins.action import node
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import group
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog
-from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import redact
-from ansible_collections.gb10.cluster.plugins.module_utils._common.terminal import printable
+from ansible_collections.gb10.cluster.plugins.module_utils._core.redact import redact
+from ansible_collections.gb10.cluster.plugins.module_utils._core.terminal import printable
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import group
 from hostile import harmless
 
 SEQUENCES = {

@@ -9,7 +9,7 @@ import functools
 import os
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._watch.settings import merged
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.settings import merged
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from sim.nodes import KINDS

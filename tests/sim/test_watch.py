@@ -8,9 +8,9 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.standing import why_lines
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import kernel
-from ansible_collections.gb10.cluster.plugins.module_utils._watch.settings import merged
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.settings import merged
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.standing import why_lines
 from sim.nodes import SimJob
 from sim.world import World
 
@@ -372,7 +372,7 @@ def test_an_idle_wedge_is_found_by_a_completion() -> None:
 
 
 def test_an_engine_that_refuses_connections_is_not_reported_as_one_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ansible_collections.gb10.cluster.plugins.module_utils._agent.watch.SETTLE_SECONDS", 10.0)  # time for a completion
+    monkeypatch.setattr("ansible_collections.gb10.cluster.plugins.module_utils._pair.watch.SETTLE_SECONDS", 10.0)  # time for a completion
     world = watched()
     world.reboot(0, 5.0)
     serves_again(world, 400)

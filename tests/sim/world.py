@@ -8,11 +8,11 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import converge
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import Actor, Refused
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Store
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.watch import Watch
-from ansible_collections.gb10.cluster.plugins.module_utils._watch.settings import merged
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import converge
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.actor import Actor, Refused
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.folder import Store
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.settings import merged
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.watch import Watch
 from sim.nodes import EPOCH, GROUP, HEAD_ID, Container, SimRank
 
 STEP = 0.5

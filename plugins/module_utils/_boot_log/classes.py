@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import CATALOGUE
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.line import Line
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns import MAX_TEXT, Rule
-from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import redact
+from ansible_collections.gb10.cluster.plugins.module_utils._core.redact import redact
 
 
 class Classifier(NamedTuple):

@@ -9,7 +9,7 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
+from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
 
 #: A line longer than this keeps its two halves of this many bytes; the middle is dropped.
 KEEP = 32768

@@ -11,7 +11,7 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import DOCKER, HEAD, PAIR, Event, Group, Rank, check, skip
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.versions import Facts, differs
-from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import ERROR, WARNING, found
+from ansible_collections.gb10.cluster.plugins.module_utils._core.finding import ERROR, WARNING, found
 
 LABEL = "gb10.cluster.group"
 _SILENT = "the Docker Engine does not answer"

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import GROUP, HEAD, RANK, SERVE, Event, Group, Rank, check, skip
-from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import ERROR, INFO, WARNING, found
+from ansible_collections.gb10.cluster.plugins.module_utils._core.finding import ERROR, INFO, WARNING, found
 
 _SERVE = "run site.yml with --tags vllm_tp2"
 _PATH = "the agent on the head starts, judges and stops the ranks over this path"

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._checks import docker, engine, fabric, machine, node, release, versions
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import ACCESS, AREAS, HEAD, PAIR, PREFLIGHT, REGISTERED, Check, Group, Rank, Skipped
-from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import ERROR, INFO, SEVERITIES, WARNING, Finding, clipped, counts, merged
-from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
+from ansible_collections.gb10.cluster.plugins.module_utils._core.finding import ERROR, INFO, SEVERITIES, WARNING, Finding, clipped, counts, merged
+from ansible_collections.gb10.cluster.plugins.module_utils._core.words import did_you_mean
 
 _MODULES = [each.__name__ for each in (machine, versions, fabric, docker, node, engine, release)]
 #: All checks in the order of the reports, and the IDs of those that preflight makes.

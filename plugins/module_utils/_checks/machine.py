@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.kernel import KINDS
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import ACCESS, PAIR, REBOOT, SYSCTL, Event, Group, Rank, check, skip
-from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import ERROR, INFO, WARNING, found
-from ansible_collections.gb10.cluster.plugins.module_utils._host.access import cause_of
-from ansible_collections.gb10.cluster.plugins.module_utils._preflight.parse import numbers
+from ansible_collections.gb10.cluster.plugins.module_utils._core.access import cause_of
+from ansible_collections.gb10.cluster.plugins.module_utils._core.finding import ERROR, INFO, WARNING, found
+from ansible_collections.gb10.cluster.plugins.module_utils._node.parse import numbers
 
 GIB_KB = 1 << 20
 MASK_SLEEP = KINDS["suspend"].command.replace("{on} ", "")

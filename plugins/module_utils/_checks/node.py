@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.kernel import KINDS
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import RANK, Event, Group, Rank, check, skip
-from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import WARNING, Finding, found
+from ansible_collections.gb10.cluster.plugins.module_utils._core.finding import WARNING, Finding, found
 
 # Bits of the reasons, as nvml.h defines them.
 IDLE, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x1, 0x8, 0x20, 0x40, 0x80

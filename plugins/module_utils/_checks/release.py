@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import DOCKER, GROUP, RANK, SERVE, SYSCTL, Event, Group, Rank, check, skip
-from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import ERROR, INFO, WARNING, found
-from ansible_collections.gb10.cluster.plugins.module_utils._release import release
+from ansible_collections.gb10.cluster.plugins.module_utils._core.finding import ERROR, INFO, WARNING, found
+from ansible_collections.gb10.cluster.plugins.module_utils._node import release
 
 _AGAIN = "the next start fails in the same way until the cause is corrected"
 _SETTINGS = "the node runs with other settings than the inventory has"

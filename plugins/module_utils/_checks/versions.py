@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import PAIR, REBOOT, UPDATE, Event, Group, Rank, check, skip
-from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import ERROR, WARNING, found
-from ansible_collections.gb10.cluster.plugins.module_utils._preflight.known_versions import KNOWN
-from ansible_collections.gb10.cluster.plugins.module_utils._preflight.parse import CX7, begins, numbers, vllm_version
+from ansible_collections.gb10.cluster.plugins.module_utils._checks.known_versions import KNOWN
+from ansible_collections.gb10.cluster.plugins.module_utils._core.finding import ERROR, WARNING, found
+from ansible_collections.gb10.cluster.plugins.module_utils._node.parse import CX7, begins, numbers, vllm_version
 
 Facts = Mapping[str, Any]
 
@@ -20,7 +20,7 @@ GIB_KB = 1 << 20
 _SAME_UPDATE = "update all nodes the same way (DGX Dashboard, or apt dist-upgrade and fwupdmgr upgrade; not apt upgrade), and reboot"
 _FIRMWARE = "{on} 'sudo fwupdmgr refresh --force; sudo fwupdmgr upgrade'"
 _DIFFER = "DGX OS, kernel, fwupd and ConnectX-7 versions that differ between ranks"
-_KNOWN = "`plugins/module_utils/_preflight/known_versions.py` (with sources), and yours in `preflight_known_versions`"
+_KNOWN = "`plugins/module_utils/_checks/known_versions.py` (with sources), and yours in `preflight_known_versions`"
 
 
 def differs(

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads
+from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_atomically
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import netplan
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import Capture, find_ssh_connection, rdma_users, read_node
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import RailConfig
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.node import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import management
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
 
 
 @dataclass(frozen=True)

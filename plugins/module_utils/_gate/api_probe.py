@@ -20,10 +20,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
-from ansible_collections.gb10.cluster.plugins.module_utils._common.env_file import parse
-from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import loads, scalar
-from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import without
+from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
+from ansible_collections.gb10.cluster.plugins.module_utils._core.env_file import parse
+from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads, scalar
+from ansible_collections.gb10.cluster.plugins.module_utils._core.redact import without
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import speculation
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.metrics import figures
 

@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import LARGEST, loads, misfit
-from ansible_collections.gb10.cluster.plugins.module_utils._common.table import table as columns
+from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import LARGEST, loads, misfit
+from ansible_collections.gb10.cluster.plugins.module_utils._core.table import table as columns
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import load_test, metrics
 
 SHORTEST = 16  # tokens of a prompt at depth 0

@@ -16,10 +16,10 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import remedy_of
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog
-from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
-from ansible_collections.gb10.cluster.plugins.module_utils._common.progress import Pace
+from ansible_collections.gb10.cluster.plugins.module_utils._core import utc
+from ansible_collections.gb10.cluster.plugins.module_utils._core.progress import Pace
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import gate, measures, reply, speculation
-from ansible_collections.gb10.cluster.plugins.module_utils._host.memory_series import Series
+from ansible_collections.gb10.cluster.plugins.module_utils._node.memory_series import Series
 
 SLICE_SECONDS = 5.0
 GATHER_SECONDS = 2.0  # how long a boot's harmless lines may gather: each slice takes time of a node that is busy loading

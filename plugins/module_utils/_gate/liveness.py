@@ -15,10 +15,10 @@ import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from ansible_collections.gb10.cluster.plugins.module_utils._core.command import Run, run_command
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import FileChange, Node
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, metrics
-from ansible_collections.gb10.cluster.plugins.module_utils._host import gpu
-from ansible_collections.gb10.cluster.plugins.module_utils._host.command import Run, run_command
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import FileChange, Node
+from ansible_collections.gb10.cluster.plugins.module_utils._node import gpu
 
 MAX_TOKENS = 8
 POLL_SECONDS = 1.0

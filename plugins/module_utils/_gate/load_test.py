@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._common.table import cell
-from ansible_collections.gb10.cluster.plugins.module_utils._common.table import table as columns
+from ansible_collections.gb10.cluster.plugins.module_utils._core.table import cell
+from ansible_collections.gb10.cluster.plugins.module_utils._core.table import table as columns
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import reply
 
 # The server's own sampling, which is what an agent gets; api_probe asks with temperature 0 otherwise.

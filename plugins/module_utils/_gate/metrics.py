@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
-from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import LARGEST
+from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import LARGEST
 
 _LINE = re.compile(r"^(vllm:\w+)(?:\{(.*)\})?\s+(\S+)", re.MULTILINE)
 _TOKENS = ("vllm:generation_tokens_total", "vllm:prompt_tokens_total")

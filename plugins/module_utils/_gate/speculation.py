@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._common.forms import LARGEST
+from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import LARGEST
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import metrics
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.gate import check
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean, nearest
+from ansible_collections.gb10.cluster.plugins.module_utils._core.words import did_you_mean, nearest
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.fabric import (
     ADDRESSES,
     CIDRS,

@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._common import redact
-from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
+from ansible_collections.gb10.cluster.plugins.module_utils._core import redact
+from ansible_collections.gb10.cluster.plugins.module_utils._core.words import did_you_mean
 
 _SHORT = re.compile(r"\{\{ (\w+) \| default\(")
 # Variables of Ansible that lead to a host, and are written by hand.

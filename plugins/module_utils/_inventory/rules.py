@@ -16,15 +16,16 @@ from typing import Any, NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stages import STAGES
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.judge import IDS
-from ansible_collections.gb10.cluster.plugins.module_utils._common import env_file, image_names
-from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import holds_secret
-from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
-from ansible_collections.gb10.cluster.plugins.module_utils._host.readahead import CLASSES, HIGHEST_KB
-from ansible_collections.gb10.cluster.plugins.module_utils._host.sysctl import HIGHEST_FLOOR_PERCENT
-from ansible_collections.gb10.cluster.plugins.module_utils._host.watchdog import LEAST_SECONDS, MOST_SECONDS, PANIC_MOST_SECONDS
+from ansible_collections.gb10.cluster.plugins.module_utils._core import env_file
+from ansible_collections.gb10.cluster.plugins.module_utils._core.redact import holds_secret
+from ansible_collections.gb10.cluster.plugins.module_utils._core.words import did_you_mean
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.names import BUILD_ARGUMENT, is_secret
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.value_types import KINDS, Found, shown, type_faults
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import is_list
+from ansible_collections.gb10.cluster.plugins.module_utils._node import image_names
+from ansible_collections.gb10.cluster.plugins.module_utils._node.readahead import CLASSES, HIGHEST_KB
+from ansible_collections.gb10.cluster.plugins.module_utils._node.sysctl import HIGHEST_FLOOR_PERCENT
+from ansible_collections.gb10.cluster.plugins.module_utils._node.watchdog import LEAST_SECONDS, MOST_SECONDS, PANIC_MOST_SECONDS
 
 
 class Rule(NamedTuple):

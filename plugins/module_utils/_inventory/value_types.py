@@ -13,8 +13,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import redact
-from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
+from ansible_collections.gb10.cluster.plugins.module_utils._core.redact import redact
+from ansible_collections.gb10.cluster.plugins.module_utils._core.words import did_you_mean
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.names import is_secret
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import is_list
 

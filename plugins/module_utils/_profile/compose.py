@@ -17,13 +17,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from ansible_collections.gb10.cluster.plugins.module_utils._common import env_file
-from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import holds_secret
+from ansible_collections.gb10.cluster.plugins.module_utils._core import env_file
+from ansible_collections.gb10.cluster.plugins.module_utils._core.redact import holds_secret
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.api_probe import api_url
+from ansible_collections.gb10.cluster.plugins.module_utils._node.release import IMAGE_LABEL, RELEASE_LABEL, SERVICE, fingerprint, release_id
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import caches, collective, models
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.probe import probe_words
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import PLACEHOLDERS, group_fault, store_mount
-from ansible_collections.gb10.cluster.plugins.module_utils._release.release import IMAGE_LABEL, RELEASE_LABEL, SERVICE, fingerprint, release_id
 
 # One rank's fabric variables replace all of these: a GID index that the fabric omits on purpose must not come from a source.
 FABRIC_ENV = (
@@ -46,7 +46,7 @@ OPTIONS = (
 #: Size of /dev/shm in a private IPC namespace: above the 10 GB that Ray wants for its object store, and the 0.2 GiB of the queues of vLLM 0.32.
 #: It is a limit: pages that nothing writes need no memory.
 SHM_SIZE = "16g"
-#: Runs in the container with the image's Python: HEALTH_SCRIPT /proc [HOST:PORT of the API]. The rules are those of _release/node.py.
+#: Runs in the container with the image's Python: HEALTH_SCRIPT /proc [HOST:PORT of the API]. The rules are those of _node/node.py.
 HEALTH_SCRIPT = """\
 import os, sys
 table = {}

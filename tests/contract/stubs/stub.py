@@ -17,7 +17,7 @@ from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import api_key
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import api_key
 
 
 class ActionModule(ActionBase):

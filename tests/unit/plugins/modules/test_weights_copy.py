@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer import model_folder, unit_job
+from ansible_collections.gb10.cluster.plugins.module_utils._node import model_folder, unit_job
 from ansible_collections.gb10.cluster.plugins.modules import weights_copy
 from module_run import run_module
 

@@ -9,8 +9,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.kernel impo
 from ansible_collections.gb10.cluster.plugins.module_utils._checks import judge
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import AREAS, PAIR, Group, Rank
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.judge import CHECKS, IDS
-from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import Finding
-from ansible_collections.gb10.cluster.plugins.module_utils._release.group import group_status
+from ansible_collections.gb10.cluster.plugins.module_utils._core.finding import Finding
+from ansible_collections.gb10.cluster.plugins.module_utils._node.group import group_status
 from unit.fixtures.node_facts import facts
 
 HOSTS = ("spark-1", "spark-2")

@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import preflight_facts
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import AgentMissing, RankError
-from ansible_collections.gb10.cluster.plugins.module_utils._checks import judge
+from ansible_collections.gb10.cluster.plugins.module_utils._checks import judge, preflight_facts
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import Group, Rank, Requirements, Skipped
-from ansible_collections.gb10.cluster.plugins.module_utils._host import kho
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import MARKER, Node
-from ansible_collections.gb10.cluster.plugins.module_utils._preflight import facts as node_facts
-from ansible_collections.gb10.cluster.plugins.module_utils._preflight import parse
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import MARKER, Node
+from ansible_collections.gb10.cluster.plugins.module_utils._node import facts as node_facts
+from ansible_collections.gb10.cluster.plugins.module_utils._node import kho, parse
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.protocol import AgentMissing, RankError
 from ansible_collections.gb10.cluster.plugins.modules import preflight_info
 from module_run import run_module
 from shared_samples import needs_shared, samples

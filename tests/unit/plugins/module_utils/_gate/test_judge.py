@@ -8,12 +8,12 @@ from typing import Any
 
 import jmespath
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import boot, converge
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import Actor
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Store
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError, RankLost
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import judge as judges
-from ansible_collections.gb10.cluster.plugins.module_utils._host.memory_series import parse
+from ansible_collections.gb10.cluster.plugins.module_utils._node.memory_series import parse
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import boot, converge
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.actor import Actor
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.folder import Store
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.protocol import RankError, RankLost
 from shared_samples import needs_shared, samples
 
 HOSTS = ["spark-1", "spark-2"]

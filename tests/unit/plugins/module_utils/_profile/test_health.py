@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._node import node
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.compose import health_check
-from ansible_collections.gb10.cluster.plugins.module_utils._release import node
 
 Row = tuple[int, int, str, str, str]  # pid, parent, state, comm, command line
 

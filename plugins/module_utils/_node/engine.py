@@ -1,0 +1,196 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PRIVATE. Settings of the Docker Engine's host: parse what commands print, choose packages, decide on a restart. Pure.
+
+Limits are bytes, -1 is unlimited.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ansible_collections.gb10.cluster.plugins.module_utils._node.client import DockerError
+
+MARKER = "# Managed by gb10.cluster (role docker)"
+HEADER = f"{MARKER}. Set docker_state: absent to remove this file."
+DROP_IN = "/etc/systemd/system/docker.service.d/60-gb10-cluster.conf"
+LIMITS = "/etc/security/limits.d/60-gb10-cluster.conf"
+CDI_UNITS = ("nvidia-cdi-refresh.path", "nvidia-cdi-refresh.service")
+PACKAGES = ("docker.io", "docker-cli", "docker-ce", "docker-compose-plugin", "docker-compose-v2", "docker-compose")
+UNLIMITED = -1
+
+_SUFFIXES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+class Engine(NamedTuple):
+    """The engine of a node. `pid` is 0 if it does not run. `memlock` is the hard limit of the running daemon, `unit_memlock` that of its unit.
+
+    `version` is None if it does not answer; `error` is then the reason.
+    """
+
+    unit: bool
+    active: bool
+    enabled: bool
+    pid: int
+    invocation: str
+    flags: tuple[str, ...]
+    unit_memlock: int | None
+    memlock: int | None
+    version: str | None
+    compose: str | None
+    error: str = ""
+
+
+def parse_limit(text: object, name: str) -> int | None:
+    """Return a limit in bytes (-1: unlimited, None: leave) from `unlimited`, `8388608`, `64m` or `leave`. Raises DockerError."""
+    word = str(text).strip().lower()
+    if word == "leave":
+        return None
+    if word in ("unlimited", "infinity", "-1"):
+        return UNLIMITED
+    match = re.fullmatch(r"(\d+)\s*([kmgt]?)(?:i?b)?", word)
+    if not match or int(match.group(1)) == 0:
+        raise DockerError(f"{name} is {str(text)!r}, expected unlimited, a number of bytes (8388608), a size (64m), or leave.")
+    return int(match.group(1)) * _SUFFIXES[match.group(2)]
+
+
+def format_limit(value: int) -> str:
+    """Return a limit for a message."""
+    return "unlimited" if value == UNLIMITED else f"{value} bytes"
+
+
+def parse_unit_limit(text: str) -> int | None:
+    """Return a limit as `systemctl show` prints it; None if it prints none."""
+    if text in ("infinity", str(2**64 - 1)):
+        return UNLIMITED
+    return int(text) if text.isdigit() else None
+
+
+def hard_memlock(text: str | None) -> int | None:
+    """Return the hard limit of locked memory in a /proc/<pid>/limits."""
+    match = re.search(r"(?m)^Max locked memory +\S+ +(\d+|unlimited)", text or "")
+    return None if match is None else UNLIMITED if match.group(1) == "unlimited" else int(match.group(1))
+
+
+def version_tuple(text: str | None) -> tuple[int, ...]:
+    """Return the leading numbers of a version: `v2.26.1-4` is (2, 26, 1); without a number ()."""
+    match = re.match(r"\s*(?:Docker Compose version )?v?(?:\d+:)?(\d+(?:\.\d+)*)", text or "")
+    return tuple(int(part) for part in match.group(1).split(".")) if match else ()
+
+
+def compose_enough(found: str | None, minimum: str) -> bool:
+    """Return whether a version of the compose plugin is at least the minimum."""
+    return bool(version_tuple(found)) and version_tuple(found) >= version_tuple(minimum)
+
+
+def choose_packages(engine: Engine, policy: str, os_release: str | None, minimum: str, chosen: Sequence[str] = ()) -> list[str]:
+    """Return the packages to install where the engine or a recent compose plugin is missing. Raises DockerError.
+
+    An installed engine is never replaced. `policy` is the output of `LC_ALL=C apt-cache policy`, empty if apt has no lists yet. `chosen` is the
+    user's list; it has priority.
+    """
+    need_engine = not engine.unit and engine.version is None
+    need_compose = not compose_enough(engine.compose, minimum)
+    if chosen:
+        return list(chosen)
+    known = {name: (installed, candidate) for name, installed, candidate in re.findall(r"(?m)^(\S+):\n +Installed: (\S+)\n +Candidate: (\S+)", policy)}
+    available = {name: candidate for name, (_installed, candidate) in known.items() if candidate != "(none)"}
+    packages = [name for name in ("docker.io", "docker-cli") if need_engine and name in available]
+    if need_engine and "docker.io" not in packages:
+        if known:
+            raise DockerError("No Docker Engine is installed, and apt does not offer docker.io. Run apt-get update, or set docker_packages.")
+        packages.append("docker.io")
+    if need_compose:
+        vendor = known.get("docker-ce", ("(none)",))[0] != "(none)"
+        names = [*(["docker-compose-plugin"] if vendor else []), "docker-compose-v2", "docker-compose"]
+        recent = [name for name in names if compose_enough(available.get(name), minimum)]
+        if known and not recent:
+            raise DockerError(
+                f"The compose plugin is {engine.compose or 'missing'}, expected {minimum} or later, and apt does not offer one "
+                f"({', '.join(names)}). Name a package that has it in docker_packages."
+            )
+        ubuntu = re.search(r'(?m)^ID="?ubuntu"?$', os_release or "")
+        packages.append(recent[0] if recent else "docker-compose-v2" if ubuntu else "docker-compose")
+    return packages
+
+
+def check_supported(version_text: str, units: Sequence[str]) -> None:
+    """Refuse podman-docker and the snap. Raises DockerError."""
+    if "podman" in version_text.lower():
+        raise DockerError("The docker command is Podman's (package podman-docker), which is not supported. Remove podman-docker, then run again.")
+    for unit in units:
+        if unit.startswith("snap.docker."):
+            raise DockerError(f"Docker is installed as a snap ({unit}), which does not read /etc/docker/daemon.json. Run `snap remove docker`, then run again.")
+
+
+def check_attainable(memlock: int | None, hard: int | None, raisable: bool) -> None:
+    """Refuse a limit above `hard`, the hard limit of the node's first process, if root may not raise it. Raises DockerError."""
+    if memlock is None or raisable or hard in (None, UNLIMITED) or UNLIMITED < memlock <= (hard or 0):
+        return
+    raise DockerError(
+        f"docker_memlock is {format_limit(memlock)}, and this node cannot lock more than {hard} bytes (EPERM: root does not have CAP_SYS_RESOURCE, as in a "
+        f"container). Set docker_memlock: {hard} for it in the inventory, or use a machine whose root may raise limits."
+    )
+
+
+def render_drop_in(memlock: int) -> str:
+    """Return the systemd drop-in of docker.service."""
+    return f"{HEADER}\n[Service]\nLimitMEMLOCK={'infinity' if memlock == UNLIMITED else memlock}\n"
+
+
+def render_limits(memlock: int) -> str:
+    """Return the limits.d file, in KiB for pam_limits: for root and the users of Docker. Other users cannot take the unified memory."""
+    value = "unlimited" if memlock == UNLIMITED else str(memlock // 1024)
+    return "\n".join([HEADER, *(f"{who} {kind} memlock {value}" for who in ("root", "@docker") for kind in ("soft", "hard"))]) + "\n"
+
+
+class Restart(NamedTuple):
+    """`required`: the policy asks for a restart that cannot happen in this run. `now`: the daemon restarts in this run."""
+
+    required: bool
+    now: bool
+    message: str
+
+
+NO_RESTART = Restart(False, False, "")
+
+
+def decide_restart(pending: bool, serving: Sequence[str], others: Sequence[str], policy: str) -> Restart:
+    """Decide whether the daemon restarts now for settings that take effect at its next start (`pending`).
+
+    `serving` and `others` are the running containers. `idle` can wait: Compose gives the same settings to each serving container.
+    """
+    if not pending or (policy == "idle" and (serving or others)):
+        return NO_RESTART
+    if policy == "never":
+        return Restart(True, False, "Settings of the Docker daemon take effect at its next start, and docker_restart is never. Restart it when it suits you.")
+    if serving:
+        return Restart(
+            True, False, f"The Docker daemon must be restarted, and {', '.join(serving)} is serving. Run playbooks/stop.yml, then --tags docker again."
+        )
+    return Restart(False, True, "")
+
+
+def check_live(engine: Engine, memlock: int | None, minimum: str, pending: bool) -> list[str]:
+    """Return what differs from the desired state on the running system, one text each. Limits are not compared while a restart is `pending`."""
+    problems: list[str] = []
+    if engine.version is None:
+        problems.append(f"No Docker Engine answers on this node ({engine.error or 'docker.service is not running'}). See `journalctl -u docker -n 50`.")
+    if not compose_enough(engine.compose, minimum):
+        problems.append(f"The compose plugin is {engine.compose or 'missing'}, expected {minimum} or later. Name its package in docker_packages.")
+    if memlock is None or engine.pid == 0 or pending:
+        return problems
+    if engine.unit_memlock not in (None, memlock):
+        problems.append(
+            f"docker.service has LimitMEMLOCK {format_limit(engine.unit_memlock or 0)}, expected {format_limit(memlock)} from {DROP_IN}. "
+            "Another drop-in wins, see `systemctl cat docker`."
+        )
+    elif engine.memlock not in (None, memlock):
+        problems.append(
+            f"The running Docker daemon (pid {engine.pid}) may lock {format_limit(engine.memlock or 0)}, expected {format_limit(memlock)}. "
+            "Run `systemctl restart docker`."
+        )
+    return problems

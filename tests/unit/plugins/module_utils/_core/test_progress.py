@@ -1,0 +1,57 @@
+"""Lines of progress, the stage of a boot in them, and the remaining time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._core import progress
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+HOSTS = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,30}", fullmatch=True)
+PERCENT = st.none() | st.integers(0, 100)
+LEFT = st.none() | st.integers(0, 10**6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("spark-1", "copy", 45.9, "66.2 GiB", "148.0 GiB", 200.0, ["310 MB/s"]), "  spark-1: copy  45 %  66.2 GiB of 148.0 GiB  310 MB/s  4 min left"),
+        (("spark-1", "build\nlayer", None, "3 layers", "", None, [""]), "  spark-1: build layer  3 layers"),
+    ],
+)
+def test_a_line_has_the_parts_that_are_known(arguments: tuple[Any, ...], line: str) -> None:
+    assert progress.text(*arguments) == line
+
+
+@given(st.integers(0, 99), HOSTS, st.sampled_from(["starting", "load", "kv", "not started"]), PERCENT, st.sampled_from(["", "MemFree 31.0 GiB"]), LEFT)
+@example(0, "lab-1", "load", 100, "MemFree 15.9 GiB", None)
+def test_the_stage_of_a_boot_is_found_in_its_line(rank: int, host: str, stage: str, percent: int | None, memory: str, left: int | None) -> None:
+    assert progress.boot_stage(progress.boot_text(rank, host, stage, percent, memory, left)) == (host, stage)
+
+
+@pytest.mark.parametrize("line", ["", "pair1 starts release 0b8e719d1f28", "rank 0 on lab-1: This node is a container", "  spark-1: load  4 %"])
+def test_other_lines_have_no_stage(line: str) -> None:
+    assert progress.boot_stage(line) is None
+
+
+def test_the_remaining_time_is_that_of_the_average_rate() -> None:
+    pace = progress.Pace()
+    assert pace.seconds_left(0.0, 0, 1000) is None, "no rate yet"
+    assert pace.seconds_left(5.0, 100, 1000) is None, "too soon"
+    assert pace.seconds_left(20.0, 200, 1000) == 80.0
+    assert pace.seconds_left(40.0, 200, 1000) == 160.0, "a stall makes it longer"
+    assert pace.seconds_left(50.0, 1000, 1000) is None, "nothing is left"
+
+
+def test_no_remaining_time_without_movement_and_a_new_rate_after_a_restart() -> None:
+    pace = progress.Pace()
+    assert [pace.seconds_left(float(now), 500, 1000) for now in (0, 60, 120)] == [None] * 3
+    assert pace.seconds_left(130.0, 0, 1000) is None
+    assert pace.seconds_left(150.0, 500, 1000) == 20.0
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(0, "0 s"), (99, "99 s"), (100, "2 min"), (5999, "100 min"), (6001, "2 h")])
+def test_durations_are_short(seconds: float, shown: str) -> None:
+    assert progress.duration(seconds) == shown

@@ -1,0 +1,176 @@
+"""Comparison of the images of the ranks, and the plan that makes them the same."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._node import image_plan
+from ansible_collections.gb10.cluster.plugins.module_utils._node.image_plan import ImageError
+
+HOSTS = ["spark-1", "spark-2"]
+BASE, TOP, OTHER = ("sha256:" + c * 64 for c in "abc")
+DIGEST = "sha256:" + "d" * 64
+
+
+def fingerprint(layers: tuple[str, ...], config: dict[str, Any], architecture: str = "arm64") -> str:
+    return image_plan.fingerprint_of({"RootFS": {"Layers": list(layers)}, "Config": config, "Architecture": architecture, "Os": "linux"})
+
+
+def image(*layers: str, **more: Any) -> dict[str, Any]:
+    """Return an info of an image with these layers."""
+    layers = layers or (BASE, TOP)
+    out: dict[str, Any] = {
+        "reference": "vllm:1", "exists": True, "id": f"sha256:{hashlib.sha256(''.join(layers).encode()).hexdigest()}", "repo_digests": [],
+        "layers": list(layers), "fingerprint": fingerprint(layers, {}), "store": "classic", "architecture": "arm64", "build": "",
+        "served": "",
+    }  # fmt: skip
+    return {**out, **more}
+
+
+def none(**more: Any) -> dict[str, Any]:
+    """Return the info of a node without the image."""
+    return {**image(), "exists": False, "id": "", "layers": [], "fingerprint": "", **more}
+
+
+@pytest.mark.parametrize(
+    ("layers", "config", "architecture", "same"),
+    [
+        ((BASE, TOP), {"Env": ["A=1"], "Image": "y", "Hostname": "h", "Cmd": None}, "arm64", True),
+        ((TOP, BASE), {"Env": ["A=1"]}, "arm64", False),
+        ((BASE, TOP), {"Env": ["A=2"]}, "arm64", False),
+        ((BASE, TOP), {"Env": ["A=1"]}, "amd64", False),
+    ],
+    ids=["another build", "order", "environment", "architecture"],
+)
+def test_fingerprint_covers_content_and_behaviour(layers: tuple[str, ...], config: dict[str, Any], architecture: str, same: bool) -> None:
+    assert (fingerprint(layers, config, architecture) == fingerprint((BASE, TOP), {"Env": ["A=1"]})) is same
+
+
+@pytest.mark.parametrize(
+    ("infos", "kind"),
+    [
+        ([image(repo_digests=[f"a/vllm@{DIGEST}"]), image(repo_digests=[f"b/vllm@{DIGEST}"], id="sha256:x")], "repository digest"),
+        ([image(repo_digests=[f"a/vllm@{DIGEST}"]), image()], "image id"),
+        ([image(), image(id="sha256:containerd", store="containerd")], "content fingerprint"),
+        ([image(), image(BASE, OTHER)], ""),
+        ([image(), none()], ""),
+        ([image(), image(), image(id="sha256:x")], "content fingerprint"),
+        ([image(), image(), image(BASE, OTHER)], ""),
+    ],
+    ids=["digest", "id", "another-store", "another-image", "absent", "three", "three-different"],
+)
+def test_strongest_proof_that_holds_for_all_ranks(infos: list[dict[str, Any]], kind: str) -> None:
+    plan = image_plan.plan([*HOSTS, "spark-3"][: len(infos)], infos)
+    assert plan["proof"][0] == kind
+    assert plan["equal"] is bool(kind)
+
+
+@pytest.mark.parametrize("receivers", [[none()], [image(id="sha256:x", fingerprint="x")], [none(), none()], [none(), image(BASE, OTHER)]])
+def test_each_rank_without_the_image_or_with_another_one_receives_it(receivers: list[dict[str, Any]]) -> None:
+    plan = image_plan.plan([*HOSTS, "spark-3"][: len(receivers) + 1], [image(), *receivers], pull=False)
+    assert plan["send"][0] == ""
+    assert all(plan["send"][1:])
+    assert not plan["equal"]
+
+
+def test_source_is_the_rank_with_the_image_or_the_chosen_one() -> None:
+    assert image_plan.plan(HOSTS, [none(), image()], pull=False)["source"] == "spark-2"
+    assert image_plan.plan(HOSTS, [image(), image(BASE, OTHER)], source="spark-2")["source"] == "spark-2"
+    with pytest.raises(ImageError, match="image_source is spark-9"):
+        image_plan.plan(HOSTS, [image(), image()], source="spark-9")
+
+
+@pytest.mark.parametrize(
+    ("hosts", "infos", "options", "obtain", "receive"),
+    [
+        (HOSTS, [none(), none()], {}, ["pull", ""], [False, True]),
+        (HOSTS, [none(), none()], {"distribution": "pull"}, ["pull", "pull"], [False, False]),
+        (HOSTS, [image(), none()], {"distribution": "pull"}, ["", "pull"], [False, False]),
+        (HOSTS, [image(), image(BASE, OTHER)], {"distribution": "pull"}, ["", "pull"], [False, False]),
+        (HOSTS, [none(), none()], {"pull": False, "build": "abc"}, ["build", ""], [False, True]),
+        (HOSTS, [image(build="old"), image(build="old")], {"pull": False, "build": "abc"}, ["build", ""], [False, True]),
+        (HOSTS, [image(build="abc"), none()], {"pull": False, "build": "abc"}, ["", ""], [False, True]),
+        (HOSTS, [none(), image(build="abc")], {"source": "spark-1", "build": "abc"}, ["build", ""], [False, True]),
+        (HOSTS, [image(), image()], {"digest": DIGEST}, ["pull", ""], [False, True]),
+        (HOSTS, [image(repo_digests=[f"vllm@{DIGEST}"]), image()], {"digest": DIGEST}, ["", ""], [False, False]),
+        (HOSTS, [none(), image(repo_digests=[f"vllm@{DIGEST}"])], {"source": "spark-1", "digest": DIGEST}, ["pull", ""], [False, False]),
+        (HOSTS, [none(), none()], {"source": "spark-2"}, ["", "pull"], [True, False]),
+        ([*HOSTS, "spark-3"], [none(), none(), none()], {}, ["pull", "", ""], [False, True, True]),
+    ],
+    ids=[
+        "auto", "each", "the-other", "moved-tag", "build", "changed-context", "built", "no-two-builds-are-equal", "another-digest",
+        "loaded-copy-of-the-digest", "keeps-the-digest", "chosen-rank", "three",
+    ],
+)  # fmt: skip
+def test_ranks_obtain_or_receive_the_image(
+    hosts: list[str], infos: list[dict[str, Any]], options: dict[str, Any], obtain: list[str], receive: list[bool]
+) -> None:
+    plan = image_plan.plan(hosts, infos, **options)
+    assert plan["obtain"] == obtain
+    assert [bool(send) for send in plan["send"]] == receive
+    assert plan["complaint"] == ""
+
+
+@pytest.mark.parametrize(
+    ("infos", "options", "words"),
+    [
+        ([none(), none()], {"pull": False}, ["no rank has vllm:1", "load it on spark-1 (docker load)", "image_build_context"]),
+        ([none(), none()], {"distribution": "send"}, ["image_distribution is send", "spark-1"]),
+        ([none(), none()], {"distribution": "pull", "pull": False}, ["image_distribution is pull", "set it to auto"]),
+        ([image(), image()], {"digest": DIGEST, "pull": False}, ["is not the pinned sha256:dddd"]),
+    ],
+)
+def test_unavailable_image_is_reported_with_the_remedy(infos: list[dict[str, Any]], options: dict[str, Any], words: list[str]) -> None:
+    plan = image_plan.plan(HOSTS, infos, **options)
+    assert all(word in plan["complaint"] for word in words)
+    assert not any(plan["send"])
+
+
+@pytest.mark.parametrize(
+    ("built", "loaded", "obtain"),
+    [("", True, ["", ""]), ("", False, ["build", ""]), ("another", True, ["build", ""]), ("hash", True, ["", ""])],
+    ids=["loaded by hand", "own sources", "other build data", "built"],
+)
+def test_an_image_that_was_loaded_is_kept_where_the_profile_builds(built: str, loaded: bool, obtain: list[str]) -> None:
+    infos = [image(build=built), image(build=built)]
+    assert image_plan.plan(HOSTS, infos, build="hash", loaded=loaded, pull=False)["obtain"] == obtain
+
+
+@pytest.mark.parametrize("options", [{"pull": True}, {"pull": False, "build": "hash"}])
+def test_a_rank_without_space_for_the_image_is_named_before_it_is_obtained(options: dict[str, Any]) -> None:
+    infos = [none(free_bytes=12 << 30), none(free_bytes=500 << 30)]
+    found = image_plan.plan(HOSTS, infos, size_gib=31.5, **options)["complaint"]
+    assert "spark-1 has 12.0 GiB free in Docker's data folder, and vllm:1 needs 31.5 GiB as published" in found
+    assert image_plan.plan(HOSTS, infos, size_gib=11, **options)["complaint"] == ""
+    assert image_plan.plan(HOSTS, infos, source="spark-2", size_gib=31.5, **options)["complaint"] == ""
+
+
+def test_caches_of_another_image_are_stale() -> None:
+    mark = image()["fingerprint"]
+    assert not image_plan.plan(HOSTS, [image(), image()])["changed"], "the first run keeps them"
+    assert not image_plan.plan(HOSTS, [image(served=mark), image(served=mark)])["changed"]
+    assert image_plan.plan(HOSTS, [image(served=mark), image(served="other")])["changed"]
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (image(BASE, OTHER), "1 of 2 layers differ"),
+        (image(id="sha256:ffffffffffff0", fingerprint="x"), "the configuration differs"),
+        (image(architecture="amd64", id="x", fingerprint="x"), "for amd64, spark-1 for arm64"),
+        (none(), "spark-2 has no vllm:1"),
+    ],
+)
+def test_difference_is_described(other: dict[str, Any], words: str) -> None:
+    assert words in image_plan.plan(HOSTS, [image(), other])["why"][0]
+
+
+@pytest.mark.parametrize(
+    ("keep", "current", "gone"),
+    [(2, ["c"], ["a"]), (1, ["c"], ["b", "a"]), (3, ["c"], []), (1, ["a"], ["c", "b"]), (1, ["a", "b"], ["c"]), (5, [], [])],
+)
+def test_old_images_are_removed_and_current_ones_kept(keep: int, current: list[str], gone: list[str]) -> None:
+    imported = [{"id": "a", "at": 1}, {"id": "b", "at": 2}, {"id": "c", "at": 3}]
+    assert image_plan.stale(imported, current, keep) == gone

@@ -1,0 +1,168 @@
+"""A copy over the fabric: the files and scripts of both units. The script of the fetching end runs for real; only rsync is a stand-in, without a network."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._node import rail_copy
+
+#: Copies from the folder of the way, as rsync does with these options. A way without a folder is a rail without a link.
+RSYNC = f"""#!{sys.executable}
+import os, sys
+way, sources = sys.argv[-2].partition(":")[0], os.environ["SOURCES"]
+names = next(word for word in sys.argv if word.startswith("--files-from=")).partition("=")[2]
+source = os.path.join(sources, way)
+print(" ".join(sys.argv[1:]), file=open(os.path.join(sources, "calls"), "a"))
+if not os.path.isdir(source):
+    if os.environ.get("FULL"):
+        sys.exit("rsync: [receiver] write failed on a: No space left on device (28)")
+    sys.exit("ssh: connect to host 192.168.200.11 port 5: Connection refused\\nrsync error: unexplained error (code 255) at io.c(232)")
+moved = 0
+for name in open(names, "rb").read().decode().split("\\0")[:-1]:
+    data = open(os.path.join(source, name), "rb").read()
+    os.makedirs(os.path.dirname(name) or ".", exist_ok=True)
+    have = os.path.getsize(name) if os.path.exists(name) and "--append" in sys.argv else 0
+    if have < len(data) or "--ignore-times" in sys.argv:
+        with open(name, "r+b" if have else "wb") as sink:
+            sink.seek(have)
+            sink.write(data[have:])
+        moved += len(data) - have
+print("Literal data: %d bytes" % moved)
+"""
+NAMES = {"a.safetensors": b"a" * 3000, "sub/it's b.json": b"{}", "back\\slash": b"x", "-dash": b"y"}
+PLACES = {"listen": [{"address": "192.168.200.11", "port": 5}, {"address": "fd00::11", "port": 5}], "host_key": "ssh-ed25519 HOST"}
+
+
+class Copy:
+    """One copy of NAMES: the files of the job, the staging folder, and what the other rank has."""
+
+    def __init__(self, path: Path) -> None:
+        self.folder, self.staging, self.sources = path / "job", path / "staging", path / "sources"
+        for each in (self.folder, self.staging, self.sources, path / "bin"):
+            each.mkdir()
+        (path / "bin/rsync").write_text(RSYNC)
+        (path / "bin/rsync").chmod(0o755)
+        self.path = f"{path / 'bin'}:{os.environ['PATH']}"
+
+    def offer(self, *ways: str, **other: bytes) -> None:
+        for way in ways:
+            for name, data in {**NAMES, **other}.items():
+                (self.sources / way / name).parent.mkdir(parents=True, exist_ok=True)
+                (self.sources / way / name).write_bytes(data)
+
+    def run(self, **env: str) -> tuple[int, str]:
+        items = [{"path": name, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in NAMES.items()]
+        parts = rail_copy.shares(items, 2)
+        rail_copy.prepare(str(self.folder), rail_copy.client_files(str(self.folder), parts, PLACES, ["192.168.200.12", "fd00::12"]))
+        script = rail_copy.client_script(str(self.folder), str(self.staging), len(parts), 2).replace("sleep 1", ":")
+        done = subprocess.run(
+            ["sh", "-c", script], env={"PATH": self.path, "SOURCES": str(self.sources), **env}, capture_output=True, text=True, check=False, timeout=60
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    def calls(self) -> list[str]:
+        return (self.sources / "calls").read_text().splitlines()
+
+    def arrived(self) -> dict[str, bytes]:
+        return {str(path.relative_to(self.staging)): path.read_bytes() for path in self.staging.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Copy:
+    return Copy(tmp_path)
+
+
+def test_a_copy_arrives_over_both_rails_and_reports_what_it_moved(copy: Copy) -> None:
+    copy.offer("rail0", "rail1")
+    code, log = copy.run()
+    assert (code, copy.arrived()) == (0, NAMES), log
+    assert {call.split()[-2] for call in copy.calls()} == {"rail0:.", "rail1:."}
+    assert rail_copy.figures(log)["moved_bytes"] == sum(map(len, NAMES.values()))
+
+
+def test_an_interrupted_copy_goes_on_where_it_stopped(copy: Copy) -> None:
+    copy.offer("rail0", "rail1")
+    (copy.staging / "a.safetensors").write_bytes(b"a" * 2000)
+    code, log = copy.run()
+    assert (code, copy.arrived()) == (0, NAMES)
+    assert rail_copy.figures(log)["moved_bytes"] == sum(map(len, NAMES.values())) - 2000
+
+
+def test_a_part_with_another_content_is_replaced(copy: Copy) -> None:
+    copy.offer("rail0", "rail1")
+    (copy.staging / "a.safetensors").write_bytes(bytes(2000))
+    code, _log = copy.run()
+    assert (code, copy.arrived()) == (0, NAMES)
+
+
+def test_the_other_rail_is_used_if_one_has_no_link(copy: Copy) -> None:
+    copy.offer("rail1")
+    code, _log = copy.run()
+    assert (code, copy.arrived()) == (0, NAMES)
+
+
+def test_files_that_arrive_with_another_content_twice_are_named(copy: Copy) -> None:
+    copy.offer("rail0", "rail1", **{"-dash": b"z"})
+    code, log = copy.run()
+    assert code == 1
+    assert rail_copy.failure(log, "3 KiB of 3 KiB").startswith("-dash arrived with another content than in the manifest, twice")
+
+
+@pytest.mark.parametrize(
+    ("env", "found"), [({}, "port 5: Connection refused): check the cable"), ({"FULL": "1"}, "No space left on device (28)): free space there and run again")]
+)
+def test_a_copy_that_stops_is_one_sentence_with_its_remedy(copy: Copy, env: dict[str, str], found: str) -> None:
+    code, log = copy.run(**env)
+    assert code == 1
+    text = rail_copy.failure(log, "1 GiB of 2 GiB")
+    assert text.startswith("the copy stopped after 1 GiB of 2 GiB (")
+    assert found in text
+    assert text.endswith("and run again, it goes on from there")
+
+
+def test_the_fetching_end_pins_the_host_key_and_uses_no_other_configuration(copy: Copy) -> None:
+    copy.offer("rail0", "rail1")
+    copy.run()
+    assert all(f"-e ssh -F {copy.folder}/ssh_config" in call for call in copy.calls())
+    config = (copy.folder / "ssh_config").read_text().splitlines()
+    assert {"StrictHostKeyChecking yes", "GlobalKnownHostsFile none", "IdentityAgent none", "BatchMode yes", "BindAddress fd00::12"} <= set(config)
+    assert config.count("HostKeyAlias gb10-copy") == 2
+    assert (copy.folder / "known_hosts").read_text() == "gb10-copy ssh-ed25519 HOST\n"
+    done = subprocess.run(["ssh", "-G", "-F", str(copy.folder / "ssh_config"), "rail1"], capture_output=True, text=True, check=True)
+    assert {"hostname fd00::11", "port 5", "user root", "stricthostkeychecking true"} <= set(done.stdout.splitlines())
+
+
+def test_the_server_is_for_these_keys_addresses_and_one_folder() -> None:
+    files = rail_copy.server_files("/run/x", "/srv/it's", 5, ["10.0.0.1", "10.1.0.1"], ["10.0.0.2", "10.1.0.2"], ["ssh-ed25519 A", "ssh-ed25519 B"])
+    lines = files["sshd_config"].splitlines()
+    assert "ForceCommand rrsync -ro '/srv/it'\"'\"'s'" in lines
+    assert [line for line in lines if line.startswith("ListenAddress")] == ["ListenAddress 10.0.0.1", "ListenAddress 10.1.0.1"]
+    assert {"PermitRootLogin prohibit-password", "AuthenticationMethods publickey", "AuthorizedKeysFile /run/x/authorized_keys"} <= set(lines)
+    assert files["authorized_keys"] == "".join(f'restrict,from="10.0.0.2,10.1.0.2" ssh-ed25519 {key}\n' for key in "AB")
+
+
+def test_a_unit_sees_its_folders_only_and_is_bounded() -> None:
+    properties = rail_copy.sandbox("/run/gb10-cluster/copy-x", ['/srv/a "b" 5%:c'], ["/srv/store"])
+    assert 'BindReadOnlyPaths="/srv/a \\"b\\" 5%%\\:c"' in properties
+    assert 'BindPaths="/run/gb10-cluster" "/srv/store"' in properties
+    assert {"TemporaryFileSystem=/ /run/sshd", "PrivateDevices=yes", "NoNewPrivileges=yes", *rail_copy.BOUNDS} <= set(properties)
+    assert not [line for line in properties if "/etc" in line and "copy-x/etc" not in line]
+
+
+def test_shares_have_about_the_same_size() -> None:
+    items: list[dict[str, Any]] = [{"path": str(size), "size": size} for size in (9, 7, 5, 4, 4, 3)]
+    assert [sorted(int(item["size"]) for item in part) for part in rail_copy.shares(items, 2)] == [[3, 4, 9], [4, 5, 7]]
+    assert rail_copy.shares(items[:1], 4) == [items[:1]]
+
+
+def test_the_files_of_a_job_have_the_accounts_that_its_unit_sees(tmp_path: Path) -> None:
+    rail_copy.prepare(str(tmp_path), {"x": "y"})
+    assert (tmp_path / "etc/passwd").read_text().startswith("root:x:0:0::/:/bin/sh\n")
+    assert stat.S_IMODE((tmp_path / "etc").stat().st_mode) & 0o055 == 0o055
