@@ -48,7 +48,7 @@ print(pages * mmap.PAGESIZE / 2**20)
 
 def rail_copy() -> ModuleType:
     """Return the module that writes the files and scripts of both units."""
-    path = ROOT / "plugins/module_utils/_node/rail_copy.py"
+    path = ROOT / "plugins/module_utils/_node/transfer.py"
     spec = importlib.util.spec_from_file_location("rail_copy", path)
     if spec is None or spec.loader is None:
         raise SystemExit(f"{path} cannot be loaded")

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe
-from ansible_collections.gb10.cluster.plugins.module_utils._node import release as releases
-from ansible_collections.gb10.cluster.plugins.module_utils._node.group import group_status, refusal
+from ansible_collections.gb10.cluster.plugins.module_utils._node import releases
+from ansible_collections.gb10.cluster.plugins.module_utils._node.group_state import group_status, refusal
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import standing
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose, kv_estimate
 from ansible_collections.gb10.cluster.plugins.plugin_utils.compose_yaml import compose_yaml

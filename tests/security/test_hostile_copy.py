@@ -12,7 +12,7 @@ import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._node import manifest, model_folder
 from ansible_collections.gb10.cluster.plugins.module_utils._node.manifest import ManifestError
-from ansible_collections.gb10.cluster.plugins.module_utils._node.plain import CopyError, Staging
+from ansible_collections.gb10.cluster.plugins.module_utils._node.transfer import CopyError, Staging
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ from functools import lru_cache, partial, reduce
 from typing import Any, Callable
 from urllib.parse import quote, quote_plus
 
-from ansible_collections.gb10.cluster.plugins.module_utils._core.terminal import printable
+from ansible_collections.gb10.cluster.plugins.module_utils._core.text import printable
 
 MASK, SHORTEST, VALUES = "********", 4, 50  # SHORTEST: characters of a known value; VALUES: so many are masked without their names too
 #: `NAME = pattern` is a part, and <NAME> in a later row stands for it. `texts :: pattern` is a shape: one of the texts is near it in lower case (*: none), and

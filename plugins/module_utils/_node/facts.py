@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """PRIVATE. Read the facts of one node for preflight, through `Node` and the readers of RoCE and memory.
 
-Reads only. `gather()` returns what the module preflight_info documents, but for `agent`, which the module adds (_checks/preflight_facts.py).
+Reads only. `gather()` returns what the module preflight_info documents, but for `agent`, which the module adds (_checks/doctor.py).
 Sizes are GiB (`_gib`) or bytes, times seconds since the epoch.
 A captured tree has recorded answers below cmd/: the file names are in RECORDED.
 """
@@ -18,21 +18,21 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import kernel
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.kernel import KINDS
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import catalogue
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import KERNEL_KINDS
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
-from ansible_collections.gb10.cluster.plugins.module_utils._core.command import SECONDS, run_command
+from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import SECONDS, run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node, Runner, first_of_name
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import facts as roce_facts
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import Capture
-from ansible_collections.gb10.cluster.plugins.module_utils._node import client, kho, memory_facts, parse, rail_copy
+from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api, memory, parse, transfer, tuning
 from ansible_collections.gb10.cluster.plugins.module_utils._node.memory import UmaError
 
 Record = dict[str, Any]
 
 GIB = 1 << 30
-COPY_PROGRAMS = tuple(dict.fromkeys((*rail_copy.FETCHES, *rail_copy.SERVES)))  # each rank can be either end
+COPY_PROGRAMS = tuple(dict.fromkeys((*transfer.FETCHES, *transfer.SERVES)))  # each rank can be either end
 GRACE = 5.0  # seconds for a program that timeout(1) has ended
 # name below cmd/ of a captured tree -> the command that prints it on a live node
 RECORDED: dict[str, list[str]] = {
@@ -168,9 +168,9 @@ def _api(node: Node, name: str, path: str, query: dict[str, str] | None, socket_
     if node.root != "/":
         text = node.read(f"/cmd/{name}.json")
         if text is None:
-            raise client.DockerError("no recording", 404)
+            raise docker_api.DockerError("no recording", 404)
         return loads(text)
-    return client.parsed(client.get(path, query, socket_path), socket_path)
+    return docker_api.parsed(docker_api.get(path, query, socket_path), socket_path)
 
 
 def docker(node: Node, socket_path: str, image: str) -> tuple[Record, list[Record]]:
@@ -191,10 +191,10 @@ def docker(node: Node, socket_path: str, image: str) -> tuple[Record, list[Recor
             if entry.get("State") in ("running", "restarting", "paused") or parse.is_vllm(entry):
                 try:
                     details = _api(node, f"docker-inspect-{entry['Id']}", f"/containers/{entry['Id']}/json", None, socket_path)
-                except client.DockerError:  # it was removed after the list
+                except docker_api.DockerError:  # it was removed after the list
                     details = {}
             containers.append(parse.container_facts(entry, details))
-    except (client.DockerError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (docker_api.DockerError, ValueError, KeyError, TypeError, AttributeError) as error:
         engine["error"] = str(error)
         engine["installed"] = not (node.root != "/" and str(error) == "no recording")
         return engine, containers
@@ -202,7 +202,7 @@ def docker(node: Node, socket_path: str, image: str) -> tuple[Record, list[Recor
         try:
             _api(node, "docker-image", f"/images/{image}/json", None, socket_path)
             engine["image_present"] = True
-        except (client.DockerError, ValueError):
+        except (docker_api.DockerError, ValueError):
             engine["image_present"] = False
     return engine, containers
 
@@ -280,11 +280,11 @@ def gather(
         now = float((node.read("/cmd/time.txt") or "0").strip() or 0)
     gpu = driver(node)
     what = machine(node, gpu["gpus"])
-    container = memory_facts.container_reason(node)
+    container = memory.container_reason(node)
     try:
-        memory = memory_facts.report(node, memory_facts.gather(node))
+        figures = memory.report(node, memory.gather(node))
     except UmaError as error:
-        memory = {"error": str(error), "problems": []}
+        figures = {"error": str(error), "problems": []}
     rails = fabric(capture, options["fabric_addresses"], options["fabric_cidrs"], ssh, foreign, node)
     engine, containers = docker(node, options["docker_socket"], options["image"])
     paths = list(dict.fromkeys(path for path in (engine["root"], options["model_store"]) if path))
@@ -302,7 +302,7 @@ def gather(
             "cmdline": (node.read("/proc/cmdline") or "").strip(),
             "reboot_required": node.exists("/run/reboot-required") or node.exists("/var/run/reboot-required"),
             "reboot_packages": sorted(set((node.read("/run/reboot-required.pkgs") or "").split())),
-            "reboot_kho": "" if container else kho.pending(node),
+            "reboot_kho": "" if container else tuning.kho_pending(node),
         },
         "dgx": parse.dgx_release(node.read("/etc/dgx-release")),
         "driver": gpu,
@@ -311,7 +311,7 @@ def gather(
         "broken_packages": parse.broken_packages(node.read("/var/lib/dpkg/status")),
         "ota_check": parse.json_object(ota) if ota_rc == 0 else {},
         "firmware": firmware(node, capture, vendor),
-        "memory": memory,
+        "memory": figures,
         "fabric": rails,
         "exposure": exposure(node, [str(rail["netdev"]) for rail in rails["rails"]]),
         "infiniband": node.exists("/dev/infiniband"),
@@ -321,7 +321,7 @@ def gather(
         "model": {"path": options["model_path"], "present_gib": round(sum(present_gib(node, options[key]) for key in ("model_path", "drafter_path")), 2)},
         "listening": listening(node, options["ports"], containers),
         "memlock": memlock(node),
-        "kernel_log": [each for each in kernel.summarize(log) if kernel.KINDS[each["id"]].preflight] if log_rc == 0 else [],
+        "kernel_log": [each for each in catalogue.summarize_kernel(log) if catalogue.KERNEL_KINDS[each["id"]].preflight] if log_rc == 0 else [],
         "suspends": [] if container else reasons(node, log if log_rc == 0 else ""),
     }
 
@@ -340,7 +340,7 @@ def reasons(node: Node, log: str) -> list[str]:
     if _masked(node, "sleep.target"):
         return []
     logind, may = _settings(node, "logind.conf"), _may(node, "suspend")
-    entries = sum(map(KINDS["suspend"].matches, log.splitlines())) if may else 0
+    entries = sum(map(KERNEL_KINDS["suspend"].matches, log.splitlines())) if may else 0
     found = [f"it has suspended {entries} time(s) since the boot"] if entries else []
     if _may(node, logind.get("IdleAction", "ignore")):
         found.append(f"logind has IdleAction={logind['IdleAction']}")

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
-from ansible_collections.gb10.cluster.plugins.module_utils._core.terminal import printable
+from ansible_collections.gb10.cluster.plugins.module_utils._core.text import printable
 
 WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt", ".pth")
 IGNORED_FOLDERS = (".cache", ".git", ".locks", ".no_exist")

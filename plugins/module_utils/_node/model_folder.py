@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE. A model's folder on a node: read it into a manifest, hash it in parallel, record the hashes, install fetched files.
+"""A model's folder on a node: read it into a manifest, hash it, install fetched files; and compile caches, one folder for each key.
 
 A hash is valid for (size, mtime, ctime, inode) of a file. The record is `weights-<name>-<hash of the path>`.
 """
@@ -12,6 +12,7 @@ import concurrent.futures
 import contextlib
 import hashlib
 import os
+import shutil
 import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node
-from ansible_collections.gb10.cluster.plugins.module_utils._node import manifest, plain
+from ansible_collections.gb10.cluster.plugins.module_utils._node import manifest, transfer
 from ansible_collections.gb10.cluster.plugins.module_utils._node.manifest import ManifestError
 
 WORKERS = 8
@@ -75,7 +76,7 @@ def walk(root: str) -> tuple[dict[str, os.stat_result], dict[str, str], list[str
     while pending:
         folder = pending.pop()
         with contextlib.ExitStack() as opened:
-            here = plain.open_folder(os.path.join(root, folder))
+            here = transfer.open_folder(os.path.join(root, folder))
             opened.callback(os.close, here)
             here = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=here)
             opened.callback(os.close, here)
@@ -109,10 +110,10 @@ def sha256_file(descriptor: int, end: float = float("inf")) -> str:
         while count := handle.readinto(buffer):
             digest.update(buffer[:count])
             position += count
-            plain.passed(handle.fileno(), position, count)
+            transfer.passed(handle.fileno(), position, count)
             if time.monotonic() > end:
                 raise TimeoutError
-        plain.forget(handle.fileno())
+        transfer.forget(handle.fileno())
     return digest.hexdigest()
 
 
@@ -135,7 +136,7 @@ def hash_files(root: str, files: Mapping[str, os.stat_result], cache: Mapping[st
     end = time.monotonic() + HASH_SECONDS
 
     def one(path: str) -> None:
-        descriptor = plain.open_file(os.path.join(root, path))
+        descriptor = transfer.open_file(os.path.join(root, path))
         same = os.dup(descriptor)
         try:
             digest = sha256_file(descriptor, end)
@@ -154,7 +155,7 @@ def hash_files(root: str, files: Mapping[str, os.stat_result], cache: Mapping[st
 
 def _text(path: str) -> str:
     """Return the text of a file. Raises CopyError, OSError."""
-    return bounded.text(plain.open_file(path), errors="surrogateescape")
+    return bounded.text(transfer.open_file(path), errors="surrogateescape")
 
 
 def _damaged(root: str, layout: str, hashes: Mapping[str, Sequence[Any]]) -> list[str]:
@@ -163,7 +164,7 @@ def _damaged(root: str, layout: str, hashes: Mapping[str, Sequence[Any]]) -> lis
     for path, entry in hashes.items():
         promised = manifest.promised_by_name(path) if layout == "hub" else ""
         if layout == "directory" and path.endswith(manifest.WEIGHTS):
-            with contextlib.suppress(OSError, plain.CopyError):
+            with contextlib.suppress(OSError, transfer.CopyError):
                 promised = manifest.promised_by_metadata(_text(os.path.join(root, DOWNLOADS, path + ".metadata")))
         if promised and promised != entry[4]:
             bad.append(path)
@@ -183,7 +184,7 @@ def _incomplete(root: str, layout: str, files: Iterable[str]) -> list[str]:
 def staged(place: str) -> dict[str, int]:
     """Return what an interrupted copy has written: bytes by path."""
     out: dict[str, int] = {}
-    with contextlib.suppress(OSError, plain.CopyError), contextlib.closing(plain.Staging(staging_path(place))) as folder:
+    with contextlib.suppress(OSError, transfer.CopyError), contextlib.closing(transfer.Staging(staging_path(place))) as folder:
         for path, entry in bounded.below(folder.path):
             with contextlib.suppress(OSError):  # rsync has renamed it
                 info = entry.stat(follow_symlinks=False)
@@ -269,7 +270,7 @@ class Installer:
     def _make(self, above: int, name: str) -> None:
         """Create a folder that everybody can read: a container may run as any user. Raises OSError."""
         os.mkdir(name, 0o755, dir_fd=above)
-        descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | plain.PLAIN, dir_fd=above)
+        descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | transfer.PLAIN, dir_fd=above)
         try:
             os.fchmod(descriptor, 0o755)  # nosec B103 # for any user, see above
         finally:
@@ -279,7 +280,7 @@ class Installer:
     @contextlib.contextmanager
     def folder(self, name: str = "", create: bool = False) -> Iterator[int]:
         """Open the model's folder or one below it. Raises CopyError, OSError."""
-        descriptor = plain.open_folder(os.path.join(self.place, name), self._make if create else None)
+        descriptor = transfer.open_folder(os.path.join(self.place, name), self._make if create else None)
         try:
             yield descriptor
         finally:
@@ -301,14 +302,14 @@ class Installer:
         except FileNotFoundError:
             return None
 
-    def file(self, staging: plain.Staging, name: str, mtime_ns: int) -> None:
+    def file(self, staging: transfer.Staging, name: str, mtime_ns: int) -> None:
         """Move a fetched file to its place. Raises ManifestError, CopyError, OSError."""
         with self.parent(name, create=True) as (folder, last), staging.file(name) as (source, waiting, same):
             os.fchmod(source, 0o644)
             above = os.fstat(folder)
             if os.geteuid() == 0:
                 os.fchown(source, above.st_uid if self.owner < 0 else self.owner, above.st_gid if self.group < 0 else self.group)
-            plain.forget_written(source)
+            transfer.forget_written(source)
             os.utime(source, ns=(mtime_ns, mtime_ns))
             os.replace(same, last, src_dir_fd=waiting, dst_dir_fd=folder)
 
@@ -361,7 +362,7 @@ def install(
     # A file that was here before belongs to its owner, even if it is repaired: only new ones count as copied.
     copied |= {file for file in [*(str(item["path"]) for item in fetch), *links] if place.look(file) is None}
     if fetch:
-        with contextlib.closing(plain.Staging(staging_path(place.place))) as folder:
+        with contextlib.closing(transfer.Staging(staging_path(place.place))) as folder:
             for item in fetch:
                 place.file(folder, str(item["path"]), int(item["mtime_ns"]))
     for link, target in links.items():
@@ -379,7 +380,7 @@ def install(
 
 def clear_staging(place: str) -> bool:
     """Remove the folder for fetched files; return whether there was one that belongs to a copy. Raises nothing."""
-    with contextlib.suppress(OSError, plain.CopyError), contextlib.closing(plain.Staging(staging_path(place))) as folder:
+    with contextlib.suppress(OSError, transfer.CopyError), contextlib.closing(transfer.Staging(staging_path(place))) as folder:
         folder.clear()
         return True
     return False
@@ -402,8 +403,77 @@ def absent(node: Node, path: str, check: bool, store: str = "") -> tuple[list[st
         for item in removed:
             place.remove(item)
         clear_staging(place.place)
-        with contextlib.suppress(OSError, plain.CopyError), Installer(os.path.dirname(place.place)).folder() as above:
+        with contextlib.suppress(OSError, transfer.CopyError), Installer(os.path.dirname(place.place)).folder() as above:
             if removed:
                 os.rmdir(os.path.basename(place.place), dir_fd=above)
         node.save_record(name, {})
     return removed + interrupted, left
+
+
+CACHES_RECORD = "caches"  # path -> [folder of the group, model store]
+
+
+def cache_place_of(path: str, store: str) -> str:
+    """Return the path of a cache without links. Raises ManifestError if it is not below the model store, or leads through a link there."""
+    path = os.path.normpath(path)
+    if not store or os.path.normpath(store) == "/" or not path.startswith(os.path.normpath(store) + "/"):
+        raise ManifestError(f"The compile cache {path} is not below the model store {store or '(none)'}. Correct container.cache_dirs of the profile.")
+    return place_of(path, store)
+
+
+def _owner(paths: Iterable[str]) -> tuple[int, int, int]:
+    """Return owner, group and mode of the first folder that exists: an owner may have adapted it to the user of the image."""
+    for path in paths:
+        try:
+            info = os.lstat(path)
+        except OSError:
+            continue
+        if stat.S_ISDIR(info.st_mode):
+            return info.st_uid, info.st_gid, stat.S_IMODE(info.st_mode) & 0o777
+    return (os.geteuid(), os.getegid(), 0o755)
+
+
+def _make(path: str, store: str, below: Sequence[str], like: tuple[int, int, int]) -> None:
+    place = Installer(cache_place_of(path, store), like[0], like[1])
+    for name in ("", *below):
+        with place.folder(name, create=True) as folder:
+            os.chmod(f"/proc/self/fd/{folder}", like[2])
+
+
+def _remove(path: str, store: str) -> None:
+    place = cache_place_of(path, store)
+    if os.path.isdir(place):
+        shutil.rmtree(place)
+
+
+def prepare_caches(node: Node, group: str, caches: Sequence[str], kept: set[str], store: str, below: Sequence[str], check: bool) -> tuple[list[str], list[str]]:
+    """Create the caches of a release, and remove those that no kept release of the group uses; return (created, removed).
+
+    `kept` are the folders of the kept releases. Raises ManifestError, CopyError, OSError, RecordError.
+    """
+    known = node.load_record(CACHES_RECORD)
+    new = {path: [group, store] for path in caches}
+    mine = [path for path, entry in known.items() if entry[0] == group]
+    stale = [path for path in mine if path not in kept.union(caches)]
+    created = [path for path in caches if not os.path.isdir(cache_place_of(path, store))]
+    if not check:
+        like = _owner(mine)
+        node.save_record(CACHES_RECORD, {**known, **new})  # before anything is created: what is recorded can be removed
+        for path in created:
+            _make(path, store, below, like)
+        for path in stale:
+            _remove(path, str(known.get(path, ["", store])[1]))
+        node.save_record(CACHES_RECORD, {path: entry for path, entry in {**known, **new}.items() if path not in stale})
+    return created, stale
+
+
+def clear_caches(node: Node, group: str, check: bool) -> list[str]:
+    """Remove all recorded caches of a group; return those that exist. Raises ManifestError, CopyError, OSError, RecordError."""
+    record = node.load_record(CACHES_RECORD)
+    mine = {path: str(entry[1]) for path, entry in record.items() if entry[0] == group}
+    there = [path for path, store in mine.items() if os.path.isdir(cache_place_of(path, store))]
+    if not check and mine:
+        for path, store in mine.items():
+            _remove(path, store)
+        node.save_record(CACHES_RECORD, {path: entry for path, entry in record.items() if path not in mine})
+    return sorted(there)

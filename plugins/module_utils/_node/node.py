@@ -13,13 +13,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
-from ansible_collections.gb10.cluster.plugins.module_utils._core.command import Run, run_command
+from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import Run, run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node, RecordError
-from ansible_collections.gb10.cluster.plugins.module_utils._node import client, gpu, log, manifest, memory_facts
-from ansible_collections.gb10.cluster.plugins.module_utils._node import image_plan as image_proof
+from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api, gpu, images, manifest
 from ansible_collections.gb10.cluster.plugins.module_utils._node import images as layers_engine
-from ansible_collections.gb10.cluster.plugins.module_utils._node.release import RELEASE_LABEL
+from ansible_collections.gb10.cluster.plugins.module_utils._node.memory import held_by
+from ansible_collections.gb10.cluster.plugins.module_utils._node.releases import RELEASE_LABEL
 
 
 class Process(NamedTuple):
@@ -129,7 +129,7 @@ def command_of(pid: int, root: str) -> str:
 
 def look_at_processes(containers: list[dict[str, Any]], receipt: dict[str, Any], root: str = "/proc") -> dict[str, Any]:
     """Return the number of engine processes, their CPU time, and what is wrong with the first one that is at fault."""
-    judged = log.stamp_to_ns(str(receipt.get("time") or "")) if receipt.get("passed") else 0
+    judged = docker_api.stamp_to_ns(str(receipt.get("time") or "")) if receipt.get("passed") else 0
     out: dict[str, Any] = {"count": 0, "fault": "", "cpu_seconds": 0.0}
     table = process_table(root)
     for state in containers:
@@ -140,7 +140,7 @@ def look_at_processes(containers: list[dict[str, Any]], receipt: dict[str, Any],
         out["count"] += len([process for process in found if process.engine])
         out["cpu_seconds"] += sum(process.ticks for process in found) / os.sysconf("SC_CLK_TCK")
         paused = f"the container {state['name']} is paused" if state["status"] == "paused" else ""
-        out["fault"] = out["fault"] or paused or engine_fault(found, judged > log.stamp_to_ns(state["started_at"]))
+        out["fault"] = out["fault"] or paused or engine_fault(found, judged > docker_api.stamp_to_ns(state["started_at"]))
     return out
 
 
@@ -213,7 +213,7 @@ def image_of(name: str, engine: str) -> dict[str, Any]:
     found = layers_engine.inspect_image(name, engine) if name else None
     if found is None:
         return dict(NO_IMAGE)
-    content = image_proof.fingerprint_of(found)
+    content = images.fingerprint_of(found)
     return {"exists": True, "id": found["Id"], "name": name, "fingerprint": content, "repo_digests": sorted(found.get("RepoDigests") or [])}
 
 
@@ -264,15 +264,15 @@ def bind(kept: list[dict[str, Any]], containers: list[dict[str, Any]], engine: s
 
 def containers_of(group: str, engine: str) -> Iterator[dict[str, Any]]:
     """Yield the state of each container of a group. One that is removed meanwhile is left out. Raises DockerError."""
-    for entry in client.list_containers([f"gb10.cluster.group={group}"], engine):
-        state = log.state_of(client.inspect(entry["Id"], engine))
+    for entry in docker_api.list_containers([f"gb10.cluster.group={group}"], engine):
+        state = docker_api.state_of(docker_api.inspect(entry["Id"], engine))
         if state:
             yield state
 
 
 def other_groups(group: str, engine: str) -> list[str]:
     """Return the other serving groups of which a container runs on this node. Raises DockerError."""
-    found = client.list_containers(["gb10.cluster.group"], engine, stopped=False)
+    found = docker_api.list_containers(["gb10.cluster.group"], engine, stopped=False)
     return sorted({str((each.get("Labels") or {}).get("gb10.cluster.group") or "") for each in found} - {group, ""})
 
 
@@ -285,12 +285,12 @@ def look(group: str, folder: str, engine: str, proc: str = "/proc") -> dict[str,
     releases, problem = releases_in(folder), ""
     try:
         containers.extend(containers_of(group, engine))  # what was read before an error is kept
-    except client.DockerError as error:
+    except docker_api.DockerError as error:
         problem = str(error)
-    memory = log.memory_of(bounded.text("/proc/meminfo"))
+    memory = docker_api.memory_of(bounded.text("/proc/meminfo"))
     try:
         bind(releases, containers, engine)
-    except client.DockerError as error:
+    except docker_api.DockerError as error:
         problem = problem or str(error)
     current = current_of(folder)
     # The current release tells of what runs, then those of the running containers.
@@ -328,5 +328,5 @@ def not_free(containers: list[dict[str, Any]], memory: dict[str, int], share: fl
     if memory[f"{kind}_kib"] >= wanted:
         return ""
     have, want, total = (value / 2**20 for value in (memory[f"{kind}_kib"], wanted, memory["total_kib"]))
-    held = memory_facts.held_by(machine)
+    held = held_by(machine)
     return f"{have:.1f} GiB of {total:.1f} GiB of memory are {kind}{held and f' ({held})'} and {want:.1f} GiB are wanted before a start"

@@ -15,9 +15,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._core.changes import Editor
-from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import MARKER, HostError, later_lines
-from ansible_collections.gb10.cluster.plugins.module_utils._node import memory, memory_facts, page_cache_guard
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import MARKER, Editor, HostError, later_lines
+from ansible_collections.gb10.cluster.plugins.module_utils._node import memory, page_cache_guard
 from ansible_collections.gb10.cluster.plugins.module_utils._node.settings import Settings, Wanted
 
 RULE = "/etc/udev/rules.d/61-gb10-readahead.rules"
@@ -222,7 +221,7 @@ class Readahead:
 
     def skips(self) -> bool:
         """Return whether this node is a container, and note it."""
-        container = memory_facts.container_reason(self.node)
+        container = memory.container_reason(self.node)
         if container:
             self.notes.append(f"this node is a container ({container}), where block devices and the page cache belong to the host: nothing was changed")
         return bool(container)

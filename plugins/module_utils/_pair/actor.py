@@ -16,9 +16,9 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from ansible_collections.gb10.cluster.plugins.module_utils._core import redact, utc
+from ansible_collections.gb10.cluster.plugins.module_utils._core import redact, text
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import standing
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.folder import Store
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.files import Store
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.protocol import shortened
 
 ATTEMPTS = 3
@@ -320,7 +320,7 @@ class Actor:
 
     def stamp(self) -> str:
         """Return the present time, UTC."""
-        return utc.stamp(self.clock.wall())
+        return text.stamp(self.clock.wall())
 
     def _warn_once(self, text: str) -> None:
         if text not in self._outcome["warnings"]:

@@ -1,24 +1,119 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE. The subcommands of `gb10`. Each imports its own code: Python compiles what it reads of the archive at each start, in 0.7 s for all of it."""
+"""The subcommands of `gb10`, and what they share: the group of this node, and how they print."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import json
 import os
+import pwd
+import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
-from ansible_collections.gb10.cluster.plugins.module_utils._pair import config, protocol
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.group import LONGEST_CALL, CommandError, Group, complain, person, show
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.holds import LONGEST
+from ansible_collections.gb10.cluster.plugins.module_utils._core.text import printable
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import protocol
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.protocol import AgentMissing, RankError, RankLost
+
+if TYPE_CHECKING:
+    from ansible_collections.gb10.cluster.plugins.module_utils._pair.session import Peer
+
+DIFFERS = 2  # exit code if the group is not as desired
+PARTLY = 3  # exit code if a part of the ranks cannot be read
+LONGEST_CALL = 600.0
+
+
+class CommandError(Exception):
+    """The command cannot be carried out. The text is a sentence for the user."""
+
+
+class Group:
+    """The serving group as this node's agent and the sessions to the other ranks show it."""
+
+    def __init__(
+        self, path: str = protocol.CONFIG, admin: str = protocol.ADMIN_SOCKET, keys_dir: str = protocol.KEYS, run_dir: str = protocol.RUN,
+        given: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        """Read the configuration of this node's agent. `given` has group, rank, hosts and directory of who asks. Raises ConfigError.
+
+        Where the node has no agent, or one of another group or rank, `given` is taken in its place, and no rank can be asked through it.
+        """
+        self.strange = ""  # why this node's agent cannot be asked for the group, as a sentence
+        try:
+            self.config = protocol.load_config(path)
+            place = (str(self.config["group"]), int(self.config["rank"]))
+            if given and place != (given["group"], given["rank"]):
+                self.strange = f"The agent of {given['hosts'][given['rank']]} is that of rank {place[1]} of {place[0]}. Run site.yml."
+        except protocol.ConfigError as error:
+            if not given:
+                raise
+            self.strange = str(error)
+        if given and self.strange:
+            self.config = {"peers": [], "head_id": "", **given}
+        self.name, self.rank, self.hosts = str(self.config["group"]), int(self.config["rank"]), list(self.config["hosts"])
+        self.host = str(self.hosts[self.rank])
+        self.folder = protocol.group_folder(self.config)
+        self.admin, self._keys_dir, self._run_dir = admin, keys_dir, run_dir
+
+    @property
+    def docker_socket(self) -> str:
+        """Return the socket of the Docker Engine."""
+        from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_api import DEFAULT_SOCKET  # most verbs need none
+
+        return str(self.config.get("docker_socket") or DEFAULT_SOCKET)
+
+    def call(self, verb: str, timeout: float = protocol.TIMEOUT, **arguments: Any) -> dict[str, Any]:
+        """Ask this node's agent. Raises AgentMissing, RankError, PermissionError, CommandError."""
+        if self.strange:
+            raise CommandError(self.strange)
+        return protocol.call(verb, arguments, socket=self.admin, timeout=timeout)
+
+    def peers(self) -> list[Peer]:
+        """Return the sessions to the other ranks; a worker has none."""
+        from ansible_collections.gb10.cluster.plugins.module_utils._pair.session import Peer as Session  # a verb of this node needs none
+
+        head = str(self.config["head_id"])
+        return [Session(peer, self.name, head, keys_dir=self._keys_dir, run_dir=self._run_dir, master=False) for peer in self.config["peers"]]
+
+    def need_head(self, what: str) -> None:
+        """Raise CommandError on a worker."""
+        if self.rank:
+            raise CommandError(f"{self.host} is rank {self.rank} of {self.name}. Run `gb10 {what}` on the head {self.hosts[0]}.")
+
+
+def person() -> str:
+    """Return who runs this command, and where."""
+    user = os.environ.get("SUDO_USER") or os.environ.get("USER") or ""
+    if not user:
+        with contextlib.suppress(KeyError):
+            user = pwd.getpwuid(os.geteuid()).pw_name
+    return f"{user or os.geteuid()}@{socket.gethostname()}"
+
+
+def show(text: str) -> None:
+    """Print a line at once."""
+    sys.stdout.write(f"{printable(text)}\n")
+    sys.stdout.flush()
+
+
+def complain(text: object) -> None:
+    """Print a line on stderr."""
+    sys.stderr.write(f"{printable(str(text))}\n")
+    sys.stderr.flush()
+
+
+def answer(options: Any, document: Mapping[str, Any], lines: Sequence[str]) -> None:
+    """Print a document with --json, else its lines."""
+    for line in [json.dumps(document).replace("\x7f", "\\u007f")] if options.json else lines:  # as ASCII that printable() leaves alone
+        show(line)
+
 
 #: Names and settings of an argument, as argparse takes them.
 Argument = tuple[tuple[str, ...], dict[str, Any]]
@@ -106,8 +201,8 @@ def call(group: Group, options: argparse.Namespace) -> int:
 
 def hold(group: Group, options: argparse.Namespace) -> int:
     """Keep the head from starting the group while this node is changed."""
-    if not 1 <= options.seconds <= LONGEST:
-        raise CommandError(f"{options.seconds} is not a valid number of seconds. Use 1 to {LONGEST:.0f}.")
+    if not 1 <= options.seconds <= protocol.LONGEST_HOLD:
+        raise CommandError(f"{options.seconds} is not a valid number of seconds. Use 1 to {protocol.LONGEST_HOLD:.0f}.")
     _patient(group, "hold", name=options.name, reason=options.reason, seconds=options.seconds, by=person())
     show(f"{group.host} has the hold {options.name} for {options.seconds} s. To end it: gb10 release {options.name}")
     return 0
@@ -156,7 +251,7 @@ _ASK = [
 _WAIT = _flag("--wait", "follow until it is done (default)", default=True)
 #: By name: module and function that run it, its help (none for what a program calls: `gb10 --help` does not list it), and its arguments.
 COMMANDS: dict[str, tuple[str, str, list[Argument]]] = {
-    "status": ("_pair.status.status", "what the group does; exit code 2 if that is not as it should be, 3 if a rank was not read", [
+    "status": ("_pair.verbs_read.status", "what the group does; exit code 2 if that is not as it should be, 3 if a rank was not read", [
         _JSON, _flag("--no-completion", "do not ask the API", action="store_false", dest="completion"),
         *_ASK, (("--lost",), {"default": "", "help": argparse.SUPPRESS}),  # why the head is not known, on a worker
     ]),
@@ -175,7 +270,7 @@ COMMANDS: dict[str, tuple[str, str, list[Argument]]] = {
         (("label",), {"nargs": "?", "default": "", "metavar": "LABEL", "help": "print what is kept under this label"}),
     ]),
     "key": ("_pair.verbs_read.key", "the key of the API, on the head", [_flag("--header", "as a header of HTTP, such as for `curl -H @-`")]),
-    "check": ("_pair.check.check", "send prompts to the model and judge the replies; exit code 2 if one is bad", [
+    "check": ("_pair.verbs_read.check", "send prompts to the model and judge the replies; exit code 2 if one is bad", [
         _JSON, _flag("--streams", "a line for each reply instead of each level"),
         (("--concurrency",), {"default": "1,2,4,6", "metavar": "N,N", "help": "how many at once, one level after the other (%(default)s)"}),
         _number("--timeout", default=600.0, text="seconds that one request may take"),
@@ -183,7 +278,7 @@ COMMANDS: dict[str, tuple[str, str, list[Argument]]] = {
     ]),
     "stop": ("_pair.verbs_change.stop", "stop the group", [*_CHANGE, _WAIT, _flag("--here", "on a worker: stop only this rank, if the head is down")]),
     "start": ("_pair.verbs_change.start", "start the release that was desired last", [*_CHANGE, _WAIT]),
-    "rollback": ("_pair.rollback.rollback", "go to the last good release that is not current, or to another kept one", [
+    "rollback": ("_pair.verbs_change.rollback", "go to the last good release that is not current, or to another kept one", [
         *_CHANGE, _JSON, (("release",), {"nargs": "?", "default": "", "metavar": "RELEASE"}),
         _flag("--list", "list the releases that are kept, and change nothing"), _flag("--check", "print what would be done, and change nothing"),
         _flag("--again", "also if this release has failed, and nothing of it has changed"),
@@ -230,6 +325,6 @@ def run(argv: Sequence[str], **places: Any) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     except KeyboardInterrupt:
         complain("Interrupted. The agent continues.")
-    except (CommandError, AgentMissing, RankError, RankLost, config.ConfigError, OSError) as error:
+    except (CommandError, AgentMissing, RankError, RankLost, protocol.ConfigError, OSError) as error:
         complain(error)
     return 1

@@ -16,13 +16,11 @@ from typing import Any
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import gate
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.api_probe import api_url
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.judge import Judge, Verdict
-from ansible_collections.gb10.cluster.plugins.module_utils._node import release as releases
-from ansible_collections.gb10.cluster.plugins.module_utils._pair import ladder
+from ansible_collections.gb10.cluster.plugins.module_utils._node import releases
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import calls, watch
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.actor import ATTEMPTS, Actor, Rank, Superseded
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.boot import Boot, take_looks, take_misses
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.calls import LOST_SECONDS, POLL_SECONDS, READ_LIMIT, TICK_SECONDS, Calls, Failed, problem
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.config import EVIDENCE
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.protocol import RankError
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.calls import Boot, Calls, Failed, problem, take_looks, take_misses
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.protocol import EVIDENCE, RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.watch import Watch
 
 START_LIMIT = 240.0
@@ -109,7 +107,7 @@ class Converge(Calls):
     def _stop(self) -> None:
         for _again in range(2):  # a rank that its local root stops at this moment refuses the first time
             self.authority()
-            self.each("claim", READ_LIMIT)  # a rank without an owner accepts nothing else; what it refuses, it refuses below
+            self.each("claim", calls.READ_LIMIT)  # a rank without an owner accepts nothing else; what it refuses, it refuses below
             looks = [each for each in self.look(self.release) if isinstance(each, dict)]
             self.drain(looks)
             label = crash_label(looks)
@@ -185,7 +183,7 @@ class Converge(Calls):
 
     def _answers(self, release: str) -> bool:
         """Whether the API of the head answers."""
-        found = self.each("engine", READ_LIMIT, self.ranks[:1], release=release)[0]
+        found = self.each("engine", calls.READ_LIMIT, self.ranks[:1], release=release)[0]
         return isinstance(found, dict) and found.get("status") == 200
 
     def _returned(self, release: str, looks: Sequence[dict[str, Any]], verdict: Verdict) -> None:
@@ -232,7 +230,7 @@ class Converge(Calls):
     def _reclaim(self) -> float:
         """Drop the page cache of all ranks and compact their memory, and return when. A rank that cannot is a warning, and its MemAvailable counts."""
         notes: dict[str, list[str]] = {}
-        for index, found in enumerate(self.each("reclaim", RECLAIM_LIMIT, patience=LOST_SECONDS)):
+        for index, found in enumerate(self.each("reclaim", RECLAIM_LIMIT, patience=calls.LOST_SECONDS)):
             note = problem(found) if isinstance(found, RankError) else str(found.get("note") or "") if isinstance(found, dict) else ""
             notes.setdefault(note, []).append(self.name(index))
         for note in filter(None, notes):
@@ -248,7 +246,7 @@ class Converge(Calls):
         while True:
             if self.clock.monotonic() - reclaimed >= RECLAIM_SECONDS:
                 reclaimed = self._reclaim()
-            found = self.look(self.release, LOST_SECONDS, float(self.options.get("wait_available") or 0.0), free_only=True)
+            found = self.look(self.release, calls.LOST_SECONDS, float(self.options.get("wait_available") or 0.0), free_only=True)
             wrong = self.phrases(found) or [
                 f"{self.name(index)}: {each['blocked'] or each['engine_error']}" for index, each in enumerate(found)
                 if isinstance(each, dict) and (each["blocked"] or each["engine_error"])
@@ -258,14 +256,14 @@ class Converge(Calls):
             if self.lost(found) or self.clock.monotonic() - start >= limit:
                 text = f"{self.group}: {'. '.join(wrong)}, {limit:.0f} s after the group was stopped. {FREE_REMEDY}"
                 raise Failed(text, "node_lost" if self.lost(found) else "start_failed")
-            self.pause(POLL_SECONDS)
+            self.pause(calls.POLL_SECONDS)
 
     def _attempt(self, release: str, manifest: dict[str, Any]) -> Verdict:
         """Start a release, the workers before the head, and judge its boot. Raises Failed before anything runs."""
         self._free()
         self.actor.update(phase="starting", containers={})
         seconds = float(self.options.get("timeout") or 2700.0)
-        self.each("phase", READ_LIMIT, phase="load", seconds=int(seconds))
+        self.each("phase", calls.READ_LIMIT, phase="load", seconds=int(seconds))
         self.actor.event("step", f"{self.group} starts release {release}")
         errors: dict[int, str] = {}
         try:
@@ -276,10 +274,10 @@ class Converge(Calls):
             return self._judge(release, manifest, errors)
         finally:
             for rank in self.ranks:  # the node ends this phase by itself if the verb is lost
-                rank.begin("phase", READ_LIMIT, phase="steady", seconds=0)
+                rank.begin("phase", calls.READ_LIMIT, phase="steady", seconds=0)
 
     def _start(self, ranks: Sequence[Rank], release: str, errors: dict[int, str]) -> None:
-        results = self.each("start", START_LIMIT, ranks, patience=LOST_SECONDS, release=release)
+        results = self.each("start", START_LIMIT, ranks, patience=calls.LOST_SECONDS, release=release)
         for rank, found in zip(ranks, results):
             error = problem(found) if isinstance(found, Exception) else str(found.get("error") or "")
             if error:
@@ -292,7 +290,7 @@ class Converge(Calls):
             if self.clock.monotonic() >= ask_at:  # a worker that is not asked reports that its head is gone
                 self._known()
                 ask_at = self.clock.monotonic() + AUTHORITY_SECONDS
-            self.pause(max(0.0, min(TICK_SECONDS, end - self.clock.monotonic())))
+            self.pause(max(0.0, min(calls.TICK_SECONDS, end - self.clock.monotonic())))
 
     # --- the judgement
 
@@ -343,22 +341,22 @@ class Converge(Calls):
             if verdict["class"] == "gate_error":
                 self._settle_failed(verdict, f"{verdict['msg']} The containers are left as they are.")
                 return
-            follows = ladder.action(self.passed_before, verdict["class"], attempt, attempts, self.fallback, self.switched)
-            if follows != ladder.RETRY and not self.actor.outcome()["verdict"]:
+            follows = watch.after_failure(self.passed_before, verdict["class"], attempt, attempts, self.fallback, self.switched)
+            if follows != watch.RETRY and not self.actor.outcome()["verdict"]:
                 self._report(verdict)
             self.hold_off()
-            if follows == ladder.RETURN and self.actor.outcome().get("returning"):  # continued after a restart of the agent
+            if follows == watch.RETURN and self.actor.outcome().get("returning"):  # continued after a restart of the agent
                 self._return(verdict)
                 return
             label = self.release if attempt == 1 else f"{self.release}-attempt{attempt}"
-            wrong = self._halt_failed(label, wait=follows == ladder.RETRY)
+            wrong = self._halt_failed(label, wait=follows == watch.RETRY)
             if wrong:
                 self._settle_failed(verdict, f"{verdict['msg']} No release is started: {self._unknown(wrong)}", release="", resumes=self._resumes("node_lost"))
                 return
-            if follows != ladder.RETRY:
+            if follows != watch.RETRY:
                 self._give_up(verdict, follows, attempt)
                 return
-            pause = ladder.pause_before(attempt + 1)
+            pause = watch.pause_before(attempt + 1)
             self.actor.warn(f"Attempt {attempt} of {attempts} failed, and the same release starts again in {pause:.0f} s. {verdict['msg']}")
             attempt += 1
             self.actor.update(attempt=attempt, phase="paused")
@@ -376,10 +374,10 @@ class Converge(Calls):
     def _give_up(self, verdict: Verdict, follows: str, attempt: int) -> None:
         """End with the verdict: go back to the last good release, hold the group, or leave it stopped."""
         stopped = f"All ranks of {self.group} are stopped"
-        if follows == ladder.HOLD:
+        if follows == watch.HOLD:
             text = f"Release {self.release} passed its gate before; {'this start' if attempt == 1 else f'attempt {attempt}'} of it failed. {stopped}."
             self._settle_failed(verdict, f"{verdict['msg']} {text} Run site.yml to start it again.", release="", result="held")
-        elif follows == ladder.STOP:
+        elif follows == watch.STOP:
             none = "" if not self.options.get("rollback", True) else ", and no earlier release passed its gate on all of them"
             self._settle_failed(verdict, f"{verdict['msg']} {stopped}{none}.", release="")
         else:
@@ -389,7 +387,7 @@ class Converge(Calls):
         """Start the last good release again, after a new one has failed."""
         old = self.fallback
         self.actor.event("step", f"{self.group} goes back to release {old}, the last good one")
-        found = self.look(old, LOST_SECONDS)
+        found = self.look(old, calls.LOST_SECONDS)
         looks = [each for each in found if isinstance(each, dict)]
         manifest = dict(looks[0].get("manifest") or {}) if looks and looks[0] is found[0] else {}
         launched = self.actor.outcome()["containers"]
@@ -425,7 +423,7 @@ class Converge(Calls):
         self.actor.update(phase="halting", containers={})
         results = self.halt(label, kill=True)  # what has failed is not to serve
         longer = float(self.options["wait_seconds"] or 0.0)
-        if wait and self.lost(results) and longer > LOST_SECONDS:
+        if wait and self.lost(results) and longer > calls.LOST_SECONDS:
             self.actor.event("step", f"{self.group} waits up to {longer:.0f} s: {'. '.join(self.phrases(results))}")
             results = self.halt(label, patience=longer, kill=True)
         return self.halted(label, results)
@@ -449,7 +447,7 @@ class Converge(Calls):
         """Keep the receipt on all ranks. A rank that cannot is a warning: the group serves."""
         self.actor.update(phase="recording")
         rolled = self.options.get("rolled_back")
-        results = self.each("record", READ_LIMIT, patience=LOST_SECONDS, release=release, receipt=verdict["receipt"], rolled_back=rolled)
+        results = self.each("record", calls.READ_LIMIT, patience=calls.LOST_SECONDS, release=release, receipt=verdict["receipt"], rolled_back=rolled)
         for index, found in enumerate(results):
             if isinstance(found, dict) and found.get("note"):
                 self.actor.warn(f"{self.ranks[index].host} {found['note']}")

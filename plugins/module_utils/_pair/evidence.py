@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE. The evidence of one rank: collected as one text without secrets, and kept on the node.
+"""The evidence of one rank: collected as one text without secrets, and kept on the node; with the memory of the node over time.
 
 Each command is bounded in time and bytes. One that is not installed has one line.
 """
@@ -14,19 +14,90 @@ import json
 import os
 import re
 import shutil
+import threading
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Callable
 
-from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded, env_file, redact
+from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded, forms, redact
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Runner
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import capture
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.node import gids_of
-from ansible_collections.gb10.cluster.plugins.module_utils._node import client, files, log
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import gids_of
+from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api, releases
+from ansible_collections.gb10.cluster.plugins.module_utils._node.memory import Series, parse_series, series_text
+from ansible_collections.gb10.cluster.plugins.module_utils._node.node import read_json
 from ansible_collections.gb10.cluster.plugins.module_utils._node.readahead import GUARD_RECEIPT
-from ansible_collections.gb10.cluster.plugins.module_utils._pair import history
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.config import API_KEY, EVIDENCE, STATE
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.folder import Folder
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import protocol
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.files import Folder
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.protocol import ADMIN_SOCKET, API_KEY, EVIDENCE, STATE
+
+MEMORY_FILE = "memory.json"
+STEP, MOST = 5.0, 400
+DAY_STEP, DAY_MOST = 60.0, 1440
+ASK_SECONDS = 2.0  # for an answer of the agent
+SAVE_SECONDS = 900.0  # a crash of the node loses as much of the day
+
+
+class History:
+    """Both series. Only the day survives a restart of the agent. Times are seconds since the epoch."""
+
+    def __init__(self, state: Folder, wall: Callable[[], float] = time.time) -> None:
+        """Keep the agent's folder of the group; it is read with the first sample."""
+        self._state, self._wall, self._lock = state, wall, threading.Lock()
+        self._recent, self._day = Series(STEP, MOST, ring=True), Series(DAY_STEP, DAY_MOST, ring=True)
+        self._loaded, self._saved_at = False, 0.0
+
+    def add(self, sample: Mapping[str, Any]) -> None:
+        """Take a reading of the sampler, and write the day to disk if that is due."""
+        now = self._wall()
+        with self._lock:
+            if not self._loaded:
+                self._load(now)
+            for series in (self._recent, self._day):
+                series.add(now, sample.get("memory") or {})
+        if abs(now - self._saved_at) >= SAVE_SECONDS:
+            self._saved_at = now
+            self.save()
+
+    def _load(self, now: float) -> None:
+        self._loaded, self._saved_at = True, now
+        with contextlib.suppress(OSError):
+            kept = self._state.load(MEMORY_FILE)
+            self._day.samples = parse_series(kept.get("day") if isinstance(kept, dict) else None, DAY_MOST)
+
+    def shown(self) -> dict[str, str]:
+        """Return both series in the compact form of _node.memory."""
+        with self._lock:
+            return {"recent": self._recent.text(), "day": self._day.text()}
+
+    def save(self) -> None:
+        """Write the day to disk, if there is one. A disk that cannot be written costs no more than the samples of a restart."""
+        text = self.shown()["day"]
+        if text:
+            with contextlib.suppress(OSError):
+                self._state.save(MEMORY_FILE, {"day": text})
+
+
+def memory_of(state: str, socket: str = ADMIN_SOCKET) -> dict[str, str]:
+    """Return the series of this node's agent, or what it wrote to its folder `state` last, and as `source` which of them: agent, file or empty."""
+    try:
+        found: dict[str, Any] = protocol.call("memory", socket=socket, timeout=ASK_SECONDS)
+        source = "agent"
+    except protocol.ERRORS:  # none is installed, or it does not answer
+        found = read_json(os.path.join(state, MEMORY_FILE))
+        source = "file" if found else ""
+    return {"recent": str(found.get("recent") or ""), "day": str(found.get("day") or ""), "source": source}
+
+
+def memory_sections(memory: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return title and text of both series for evidence: no more samples than an agent keeps, and nothing else that a file has."""
+    out = []
+    for key, span, most in (("recent", "half hour", MOST), ("day", "day", DAY_MOST)):
+        samples = parse_series(memory.get(key), most)
+        title = f"memory of the last {span}: seconds since the epoch, MemFree, MemAvailable, SwapFree in MiB"
+        out.append((title, series_text(samples) or "(no samples: the agent has kept none, or does not answer)"))
+    return out
+
 
 KEPT = 8
 TAIL = 2000
@@ -143,8 +214,8 @@ def figures_of(folder: str, run: Runner, deadline: float) -> list[tuple[str, str
 def log_tail(container: str, path: str, deadline: float) -> str:
     """Return the end of a container's log, or why it cannot be read."""
     try:
-        data, cut = log.text_of(client.logs(container, socket_path=path, tail=TAIL, deadline=deadline), LOG_BYTES)
-    except client.DockerError as error:
+        data, cut = docker_api.log_text(docker_api.logs(container, socket_path=path, tail=TAIL, deadline=deadline), LOG_BYTES)
+    except docker_api.DockerError as error:
         return f"({error})"
     # A line without its beginning goes: a secret in it would not be recognised.
     return (f"(the last {LOG_BYTES >> 20} MiB)\n" + data.partition(b"\n")[2].decode("utf-8", "replace")) if cut else data.decode("utf-8", "replace")
@@ -154,24 +225,24 @@ def container_sections(group: str, path: str, deadline: float, secrets: list[str
     """Return inspection and log tail of each container of the group. The inspection is masked: as a text it would show what JSON escapes."""
     out: list[tuple[str, str]] = []
     try:
-        for entry in client.list_containers([f"gb10.cluster.group={group}"], path, client.left(deadline)):
-            inspection = client.inspect(entry["Id"], path, client.left(deadline)) or {}
+        for entry in docker_api.list_containers([f"gb10.cluster.group={group}"], path, docker_api.left(deadline)):
+            inspection = docker_api.inspect(entry["Id"], path, docker_api.left(deadline)) or {}
             name = str(inspection.get("Name", entry["Id"])).lstrip("/")
             shown: dict[str, Any] = {key: inspection.get(key) for key in ("Id", "Name", "State", "Image", "RestartCount", "Config", "HostConfig", "Mounts")}
             out.append((f"container {name}: inspection", json.dumps(redact.masked(shown, secrets), indent=1, sort_keys=True)))
             out.append((f"container {name}: log", log_tail(entry["Id"], path, deadline)))
-    except client.DockerError as error:
+    except docker_api.DockerError as error:
         out.append(("containers", f"({error})"))
     return out
 
 
 def secrets_in(folder: str) -> list[str]:
     """Return the values of the env files in a group's folder: those of all releases, and the one of the API key."""
-    paths = [*glob.glob(os.path.join(glob.escape(folder), "releases", "*", files.SECRETS)), os.path.join(folder, API_KEY)]
-    return [value for path in paths for value in env_file.parse(read_text(path)).values() if value]
+    paths = [*glob.glob(os.path.join(glob.escape(folder), "releases", "*", releases.SECRETS)), os.path.join(folder, API_KEY)]
+    return [value for path in paths for value in forms.parse(read_text(path)).values() if value]
 
 
-def collect(group: str, folder: str, run: Runner, memory: Mapping[str, str], docker_socket: str = client.DEFAULT_SOCKET) -> tuple[str, str]:
+def collect(group: str, folder: str, run: Runner, memory: Mapping[str, str], docker_socket: str = docker_api.DEFAULT_SOCKET) -> tuple[str, str]:
     """Return the evidence of the group's rank on this node without secrets: what stays the same while nothing happens, and the figures of this moment.
 
     `folder` is the group's folder, `memory` what history.py returns. Each section is masked by itself: the last word of one is not the name of what the
@@ -183,7 +254,7 @@ def collect(group: str, folder: str, run: Runner, memory: Mapping[str, str], doc
     sections += [(path, read_text(path)) for path in sorted(glob.glob(os.path.join(glob.escape(folder), "current", "*.yaml")))]
     sections += [(path, read_text(path)) for path in ("/proc/meminfo", "/proc/buddyinfo", "/proc/loadavg", "/proc/swaps")]
     sections += settings(folder, run, deadline)
-    figures = [*figures_of(folder, run, deadline), *history.sections(memory)]
+    figures = [*figures_of(folder, run, deadline), *memory_sections(memory)]
     every = [*sections, *figures]
     texts = redact.redact_each([part for section in every for part in section], secrets)
     shown = [f"== {title}\n{body.rstrip()}\n\n" for title, body in zip(texts[::2], texts[1::2])]

@@ -10,8 +10,7 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.actor import Actor, Job
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.calls import READ_LIMIT, result_of
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.rules import Fault, View
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.wedge import Wedge
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.rules import Fault, View, Wedge
 
 WAIT_SECONDS = 25.0  # of a long poll of a worker; a change ends it
 CLOSE_SECONDS = 2.0  # while requests are held and no token comes

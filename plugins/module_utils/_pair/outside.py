@@ -19,11 +19,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Callable, Union
 from urllib.parse import unquote, urlsplit
 
-from ansible_collections.gb10.cluster.plugins.module_utils._core import utc
-from ansible_collections.gb10.cluster.plugins.module_utils._core.command import LATE, run_command
+from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import LATE, run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_atomically
+from ansible_collections.gb10.cluster.plugins.module_utils._core.text import stamp
 from ansible_collections.gb10.cluster.plugins.module_utils._node import node
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.listener import log
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.session import log
 
 FILE_SECONDS = 15.0
 KINDS = ("fault", "recovered", "settled", "head_lost", "head_back")
@@ -52,7 +52,7 @@ class Outside:
         for problem in notify(self.settings, event):
             log(problem)
             with self._lock:
-                self.failed = {"count": int(self.failed.get("count") or 0) + 1, "at": utc.stamp(time.time()), "text": problem}
+                self.failed = {"count": int(self.failed.get("count") or 0) + 1, "at": stamp(time.time()), "text": problem}
                 new = problem not in self._known
                 self._known.add(problem)
             if new:
@@ -76,7 +76,7 @@ class Outside:
         head = self.hosts[0]
         text = f"{self.group}: the head {head} has not asked {self.host} for {silent:.0f} s" if gone else f"{self.group}: the head {head} is back"
         log(f"{text}.")
-        self.tell({"kind": "head_lost" if gone else "head_back", "cause": "node_lost", "text": text, "at": utc.stamp(time.time())})
+        self.tell({"kind": "head_lost" if gone else "head_back", "cause": "node_lost", "text": text, "at": stamp(time.time())})
 
     def _write(self, text: str) -> None:
         """Replace the file of metrics. A folder that cannot be written is reported once in the journal."""

@@ -1,17 +1,71 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE. What the agents and their clients send each other: JSON lines, one request and one reply; and the call of this node's agent by its Unix socket."""
+"""What all parts of the agent agree on: paths and configuration on a node, the verbs, and JSON lines with one request and one reply."""
 
 from __future__ import annotations
 
+import inspect
 import json
+import os
 import socket
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Callable, NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.config import ADMIN_SOCKET
+
+PROGRAM = "/usr/local/sbin/gb10"
+CONFIG = "/etc/gb10-cluster/agent.json"
+KEYS = "/var/lib/gb10-cluster/agent"
+KEY_NAME = "id_ed25519"
+KNOWN_HOSTS_NAME = "known_hosts"
+KEY = f"{KEYS}/{KEY_NAME}"
+KNOWN_HOSTS = f"{KEYS}/{KNOWN_HOSTS_NAME}"
+RUN = "/run/gb10-agent"
+ADMIN_NAME = "admin.sock"
+ADMIN_SOCKET = f"{RUN}/{ADMIN_NAME}"
+SESSION_NAME = "session.sock"
+#: On workers: the user that the head logs in as, and its group, which owns the session socket.
+USER = "gb10-agent"
+HOME = "/var/lib/gb10-agent"
+SSH = f"{HOME}/.ssh"
+AUTHORIZED = f"{SSH}/authorized_keys"
+CONNECT = f"{PROGRAM} connect"
+UNIT = "gb10-agent.service"
+UNIT_FILE = f"/etc/systemd/system/{UNIT}"
+#: In the folder of the group: the folders of state and of evidence, the mark of a stop; and files of the state of every rank.
+STATE, EVIDENCE, STOPPED = "agent", "evidence", "stopped"
+API_KEY = "api_key"  # on the head: an env file with the key that the first run made
+OWNER, HOLDS, FABRIC = "owner.json", "holds.json", "fabric.json"
+
+
+class ConfigError(Exception):
+    """The agent's configuration cannot be used. The text is a sentence with the remedy."""
+
+
+def load_config(path: str = CONFIG) -> dict[str, Any]:
+    """Return the configuration, which root alone may read: it can hold the URL of a webhook. Raises ConfigError, PermissionError."""
+    try:
+        with open(path, encoding="utf-8") as handle:
+            found = loads(handle.read())
+    except FileNotFoundError as error:
+        raise ConfigError(f"This node has no agent: {path} does not exist. Run site.yml.") from error
+    except PermissionError:
+        raise
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}. Run site.yml.") from error
+    return {"peers": [], "watch": {}, **found}
+
+
+def group_folder(config: Mapping[str, Any]) -> str:
+    """Return the folder of the serving group."""
+    return os.path.join(str(config["directory"]), str(config["group"]))
+
+
+def host_alias(rank: int) -> str:
+    """Return the name of a worker in known_hosts."""
+    return f"gb10-rank{rank}"
+
 
 PROTOCOL = 1
 #: Bytes of one line, its end included.
@@ -20,6 +74,7 @@ MAX_LINE = 8 << 20
 MAX_TEXT = 4000
 MAX_TEXTS = 256 << 10
 TIMEOUT = 60.0  # of one call
+LONGEST_HOLD = 7 * 86400.0  # seconds, as the verb accepts them. More is left only by a clock that was ahead
 #: Verbs that only rank 0 answers.
 HEAD_VERBS = ("state", "desire", "events", "acknowledge", "peers")
 
@@ -140,3 +195,32 @@ def _ask(path: str, timeout: float, request: bytes) -> bytes:
                 return reader.readline(MAX_LINE + 1)
         except socket.timeout as error:  # not a TimeoutError before Python 3.10
             raise TimeoutError from error
+
+
+#: read: not guarded, and it never waits. claim: by the method itself, one at a time. work: only the owner, one at a time. local: only local root.
+VERBS = {
+    "hello": "read", "claim": "claim", "look": "read", "doctor": "read", "slice": "read", "probe": "read", "reclaim": "work", "phase": "work", "start": "work",
+    "halt": "work", "watch": "read", "engine": "read", "record": "work", "memory": "local", "stop_here": "local", "hold": "local",
+    "release_hold": "local", "own": "local",
+}  # fmt: skip
+#: Verbs that the head sends to a worker; session.sock accepts no other.
+SESSION_VERBS = tuple(name for name, guard in VERBS.items() if guard != "local")
+READ_VERBS = tuple(name for name, guard in VERBS.items() if guard == "read")
+_ENVELOPE = ("v", "verb", "group", "head", "generation")
+
+
+class Caller(NamedTuple):
+    """Who asks: a group's head, and the generation of its desired state."""
+
+    group: str
+    head: str
+    generation: int
+
+
+def take_arguments(method: Callable[..., Any], request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a method in a request; None counts as not given."""
+    found = inspect.signature(method).parameters
+    given = {key: value for key, value in request.items() if value is not None}
+    if any(each.kind is each.VAR_KEYWORD for each in found.values()):
+        return {key: value for key, value in given.items() if key not in _ENVELOPE}
+    return {key: given[key] for key in found if key in given}

@@ -12,23 +12,20 @@ import time
 from collections.abc import Mapping
 from typing import Any, Callable
 
-from ansible_collections.gb10.cluster.plugins.module_utils._core import redact, utc
-from ansible_collections.gb10.cluster.plugins.module_utils._core.changes import Editor
-from ansible_collections.gb10.cluster.plugins.module_utils._core.command import Run, run_command
+from ansible_collections.gb10.cluster.plugins.module_utils._core import redact, text
+from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import Run, run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
-from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node
-from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, metrics
-from ansible_collections.gb10.cluster.plugins.module_utils._node import client, files, memory_facts, node
-from ansible_collections.gb10.cluster.plugins.module_utils._node.group import disobeys
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Editor, Node
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, measures
+from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api, memory, node, releases
+from ansible_collections.gb10.cluster.plugins.module_utils._node.group_state import disobeys
 from ansible_collections.gb10.cluster.plugins.module_utils._node.readahead import Readahead
-from ansible_collections.gb10.cluster.plugins.module_utils._node.release import kept, release_on_disk
-from ansible_collections.gb10.cluster.plugins.module_utils._pair import evidence, fabric, holds, info, log_slice, look, protocol, settings
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.config import EVIDENCE, HOLDS, OWNER, PROGRAM, RUN, STATE, STOPPED, group_folder
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.folder import Folder
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.history import History
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.protocol import RankError
+from ansible_collections.gb10.cluster.plugins.module_utils._node.releases import kept, release_on_disk
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import evidence, files, logs, look, protocol, rules
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.evidence import History
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.files import Folder
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.protocol import Caller, RankError, group_folder, take_arguments
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.sampler import Sampler
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.verbs import SESSION_VERBS, VERBS, Caller, take
 
 START_SECONDS = 180.0
 STOP_SECONDS = 120.0
@@ -70,20 +67,20 @@ class RankService:
         self.directory = str(config["directory"])
         self.folder = group_folder(config)
         self.project = f"gb10-{self.group}"
-        self.docker_socket = docker_socket or str(config.get("docker_socket") or client.DEFAULT_SOCKET)
+        self.docker_socket = docker_socket or str(config.get("docker_socket") or docker_api.DEFAULT_SOCKET)
         self._run = run
         self._root = root
         self._wall = wall
-        self._state = Folder(self.folder, STATE)
+        self._state = Folder(self.folder, protocol.STATE)
         self._work = threading.Lock()  # held while containers change
         self._records = threading.RLock()  # held while owner.json or holds.json changes, never for long
         self._highest = 0  # generation, also if it could not be written
-        self.sampler = Sampler(self.group, self.folder, settings.usable(config.get("watch"))[0], self._run, docker_socket=self.docker_socket, root=root)
+        self.sampler = Sampler(self.group, self.folder, rules.usable_settings(config.get("watch"))[0], self._run, docker_socket=self.docker_socket, root=root)
         self.history = History(self._state, wall)
         self._asked_at = -1.0
-        self._started = info.fingerprints(info.STARTED, root)
+        self._started = look.fingerprints(look.STARTED, root)
         self._reclaimed = False  # whether the page cache was dropped for the present start
-        self._methods: dict[str, Callable[..., dict[str, Any]]] = {name: getattr(self, f"_{name}") for name in VERBS}
+        self._methods: dict[str, Callable[..., dict[str, Any]]] = {name: getattr(self, f"_{name}") for name in protocol.VERBS}
 
     # Requests.
 
@@ -93,7 +90,7 @@ class RankService:
             return protocol.success(self._answer(request, local))
         except RankError as error:
             return protocol.failure(self._redacted(str(error)), error.kind)
-        except client.DockerError as error:
+        except docker_api.DockerError as error:
             return protocol.failure(self._redacted(str(error)))
         except OSError as error:
             return protocol.failure(f"{error.filename or 'A file of the agent'} on {self.host} cannot be used: {error.strerror or error}. Correct that there.")
@@ -113,13 +110,13 @@ class RankService:
 
     def _answer(self, request: Mapping[str, Any], local: bool) -> dict[str, Any]:
         name = str(request.get("verb"))
-        supported = VERBS if local else SESSION_VERBS
+        supported = protocol.VERBS if local else protocol.SESSION_VERBS
         if name not in supported:
             raise RankError(f"{self.host} does not support the verb {repr(name)[:60]}. Supported: {', '.join(supported)}.", "unknown")
-        guard, method = VERBS[name], self._methods[name]
+        guard, method = protocol.VERBS[name], self._methods[name]
         if not local:
             self._asked_at = time.monotonic()
-        arguments = take(method, request)
+        arguments = take_arguments(method, request)
         if guard in ("read", "local"):
             return method(**arguments)
         caller = self._caller(request, local)
@@ -142,7 +139,7 @@ class RankService:
     def _owner(self) -> dict[str, Any]:
         """Return the content of owner.json, empty texts and zeros if there is none. Raises OSError."""
         with self._records:
-            found = self._state.load(OWNER)
+            found = self._state.load(protocol.OWNER)
             found = found if isinstance(found, dict) else {}
             return {
                 "group": str(found.get("group") or ""),
@@ -156,7 +153,7 @@ class RankService:
         with self._records:
             owner = {**self._owner(), **changes}
             self._highest = owner["generation"]
-            self._state.save(OWNER, owner)
+            self._state.save(protocol.OWNER, owner)
 
     def _check(self, caller: Caller, owner: Mapping[str, Any]) -> None:
         """Raise RankError if the caller is not the owner, or has an older generation."""
@@ -183,7 +180,7 @@ class RankService:
         with contextlib.suppress(OSError):
             for name in sorted(os.listdir(self.directory)):
                 with contextlib.suppress(OSError):
-                    owner = Folder(os.path.join(self.directory, name), STATE).load(OWNER) if name != self.group else None
+                    owner = Folder(os.path.join(self.directory, name), protocol.STATE).load(protocol.OWNER) if name != self.group else None
                     if isinstance(owner, dict) and owner.get("head"):
                         found.append(name)
         return found
@@ -237,7 +234,7 @@ class RankService:
                 raise refused(f"{self.host} is configured for the group {self.group}. Found: {group}. Run site.yml to install the agent for {group}.")
             self._save_owner(group=group, head=head)
             for other in self._other_groups():
-                Folder(os.path.join(self.directory, other), STATE).remove(OWNER)
+                Folder(os.path.join(self.directory, other), protocol.STATE).remove(protocol.OWNER)
         if takeover:
             self._remove_others()
         return self._hello()
@@ -256,13 +253,13 @@ class RankService:
 
     def _holds(self) -> list[dict[str, Any]]:
         """Return the holds that have not expired. Raises OSError."""
-        return holds.lasting(self._state.load(HOLDS), self._boot_id(), self._wall())
+        return files.lasting_holds(self._state.load(protocol.HOLDS), self._boot_id(), self._wall())
 
     def _hold(self, name: str, reason: str, seconds: float, by: str = "") -> dict[str, Any]:
         with self._records:
             found = [each for each in self._holds() if each["name"] != name]
-            found.append(holds.new(name, reason, seconds, by, self._boot_id(), self._wall()))
-            self._state.save(HOLDS, found)
+            found.append(files.new_hold(name, reason, seconds, by, self._boot_id(), self._wall()))
+            self._state.save(protocol.HOLDS, found)
         return {"holds": found}
 
     def _release_hold(self, name: str) -> dict[str, Any]:
@@ -270,7 +267,7 @@ class RankService:
             before = self._holds()
             left = [each for each in before if each["name"] != name]
             if left != before:
-                self._state.save(HOLDS, left)
+                self._state.save(protocol.HOLDS, left)
         return {"holds": left, "released": left != before}
 
     # Reading.
@@ -291,17 +288,17 @@ class RankService:
 
     def _doctor(self) -> dict[str, Any]:
         """Return what `gb10 doctor` judges of this rank, read by a process of its own, which gives its memory back."""
-        code, text, error = self._run([PROGRAM, "doctor", "--read"], DOCTOR_SECONDS)
+        code, text, error = self._run([protocol.PROGRAM, "doctor", "--read"], DOCTOR_SECONDS)
         if code:
             raise RankError(error.strip() or f"`gb10 doctor` on {self.host} ended with exit code {code}.")
         return dict(loads(text))
 
-    def _missing(self, release: str, releases: list[dict[str, Any]], manifest: Mapping[str, Any]) -> list[str]:
+    def _missing(self, release: str, there: list[dict[str, Any]], manifest: Mapping[str, Any]) -> list[str]:
         """Return which parts of a release this node does not have, one phrase each."""
-        found = kept({"releases": releases}, release)
+        found = kept({"releases": there}, release)
         folder = os.path.join(self.folder, "releases", release)
         if not found:
-            return [f"{folder}/{files.COMPOSE} is missing"]
+            return [f"{folder}/{releases.COMPOSE} is missing"]
         out = [] if manifest else [f"{folder}/release.json is missing or not valid"]
         out += filter(None, [self._lost_key(release, manifest)])
         if found["image"].get("gone"):
@@ -319,7 +316,7 @@ class RankService:
 
     def _slice(self, **arguments: Any) -> dict[str, Any]:
         # Verdicts, events and notices quote lines of the log. The head masks what looks like a secret, this node the values that it knows.
-        return log_slice.run({**arguments, "docker_socket": self.docker_socket}, evidence.secrets_in(self.folder))
+        return logs.run_slice({**arguments, "docker_socket": self.docker_socket}, evidence.secrets_in(self.folder))
 
     def _probe(self, release: str = "", **arguments: Any) -> dict[str, Any]:
         return api_probe.run({**arguments, "env_file": self._key_files(release)})
@@ -341,13 +338,13 @@ class RankService:
     def _engine(self, release: str = "") -> dict[str, Any]:
         """Return the engine's requests and tokens; `tokens` is None if it does not answer."""
         status, text = api_probe.Server(self._url(release), "", METRICS_SECONDS).call("GET", "/metrics")
-        found = metrics.sample(text) if status == 200 else None
+        found = measures.sample(text) if status == 200 else None
         return {"status": status, "running": found.running if found else 0, "waiting": found.waiting if found else 0, "tokens": found.tokens if found else None}
 
     # Changing.
 
     def _reclaim(self, _by: Caller) -> dict[str, Any]:
-        note = memory_facts.reclaim(Node(self._root, self._run))
+        note = memory.reclaim(Node(self._root, self._run))
         self._reclaimed = not note
         return {"note": note}
 
@@ -375,7 +372,7 @@ class RankService:
         if caller.generation <= stopped:
             raise refused(f"{self.host} was stopped by generation {stopped}, and generation {caller.generation} cannot start it. Run site.yml to start it.")
         self._unmark()
-        compose = os.path.join(self.folder, "releases", release, files.COMPOSE)
+        compose = os.path.join(self.folder, "releases", release, releases.COMPOSE)
         if not os.path.isfile(compose):
             return {"error": f"{compose} is missing on {self.host}. Run site.yml to write it."}
         lost = self._lost_key(release, self._manifest(release))
@@ -385,7 +382,7 @@ class RankService:
         return {"error": problem or self._compose(release, *more, "up", "--detach", "--pull", "never", timeout=START_SECONDS)}
 
     def _unmark(self) -> None:
-        mark = os.path.join(self.folder, STOPPED)
+        mark = os.path.join(self.folder, protocol.STOPPED)
         if os.path.lexists(mark):  # a read-only disk also refuses to remove what is not there
             os.unlink(mark)
 
@@ -394,10 +391,10 @@ class RankService:
         wanted = self._manifest(release).get("fabric")
         if not isinstance(wanted, dict):
             return [], ""
-        env, problem = fabric.resolve(wanted, self._run, self._root)
+        env, problem = files.resolve_fabric(wanted, self._run, self._root)
         if problem:
             return [], f"{problem} Correct that on {self.host}, then run site.yml."
-        return ["--file", files.COMPOSE, "--file", fabric.keep(env, self._state, Folder(RUN))], ""
+        return ["--file", releases.COMPOSE, "--file", files.keep_fabric(env, self._state, Folder(protocol.RUN))], ""
 
     def _halt(self, caller: Caller, label: str = "", mark: str = "", kill: bool = False) -> dict[str, Any]:
         problems = self._mark(mark, caller.generation) if mark else []
@@ -408,7 +405,7 @@ class RankService:
         problems = []
         try:
             if not node.stopped_of(self.folder):  # an older mark has the time of the first request
-                Folder(self.folder).write(STOPPED, f"{mark}\n", 0o640)
+                Folder(self.folder).write(protocol.STOPPED, f"{mark}\n", 0o640)
         except OSError as error:
             problems.append(f"The stop is not marked on {self.host}: {reason(error)}.")
         try:
@@ -452,10 +449,10 @@ class RankService:
         """Return where the evidence is, and why it is missing. What was kept stays if there is nothing `new`: the containers are removed by then."""
         name = evidence.file_name(self.rank, self.host)
         try:
-            if new or not Folder(self.folder, EVIDENCE, label).exists(name):
+            if new or not Folder(self.folder, protocol.EVIDENCE, label).exists(name):
                 parts = evidence.collect(self.group, self.folder, self._run, self.history.shown(), self.docker_socket)
                 evidence.keep(self.folder, label, name, evidence.joined(*parts))
-            return os.path.join(self.folder, EVIDENCE, label, name), ""
+            return os.path.join(self.folder, protocol.EVIDENCE, label, name), ""
         except Exception as error:  # noqa: BLE001  evidence that cannot be kept must not keep a rank from being stopped
             return "", f"The evidence of {self.host} is not kept: {reason(error)}."
 
@@ -471,13 +468,13 @@ class RankService:
 
     def _record(self, _by: Caller, release: str, receipt: dict[str, Any], rolled_back: dict[str, str] | None = None) -> dict[str, Any]:
         try:
-            files.record(self.folder, release, receipt)
+            releases.record(self.folder, release, receipt)
             self._unmark()
         except OSError as error:
             raise RankError(f"The receipt of release {release} is not kept on {self.host}: {reason(error)}. Free space there, then run site.yml.") from error
         try:
             if rolled_back and rolled_back.get("to") == release:  # the release before serves again if a rollback has failed
-                files.record_rollback(self.folder, rolled_back)
+                releases.record_rollback(self.folder, rolled_back)
         except OSError as error:
             return {"note": f"could not record the rollback: {reason(error)}. The next one may return to the release that was left."}
         return {}
@@ -485,7 +482,7 @@ class RankService:
     def _stop_here(self, by: str = "") -> dict[str, Any]:
         with self._records:
             generation = self._owner()["generation"] + 1  # also if it is marked: the head may have a newer request that it has not sent yet
-            mark = utc.stamp(self._wall()) + (f" by {by}" if by else "")
+            mark = text.stamp(self._wall()) + (f" by {by}" if by else "")
             problems = self._mark(mark, generation)
         with self._work:
             return {**self._stop("", problems), "generation": generation}

@@ -16,12 +16,12 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import kernel
-from ansible_collections.gb10.cluster.plugins.module_utils._core import utc
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import catalogue
+from ansible_collections.gb10.cluster.plugins.module_utils._core import text
 from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
-from ansible_collections.gb10.cluster.plugins.module_utils._node import client, gpu, log, node
+from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api, gpu, node
 from ansible_collections.gb10.cluster.plugins.module_utils._node.memory import GIB_KB
-from ansible_collections.gb10.cluster.plugins.module_utils._node.release import RELEASE_LABEL
+from ansible_collections.gb10.cluster.plugins.module_utils._node.releases import RELEASE_LABEL
 
 INTERVAL = 2.0
 QUICK = 0.5  # while the memory is short or falls fast, and after a change of an engine process
@@ -40,10 +40,10 @@ class Sampler:
     """The observation of one rank. `take` reads once; `run` reads until `close`."""
 
     def __init__(
-        self, group: str, folder: str, settings: Mapping[str, Any], run: Run, *, docker_socket: str = client.DEFAULT_SOCKET, root: str = "/",
+        self, group: str, folder: str, settings: Mapping[str, Any], run: Run, *, docker_socket: str = docker_api.DEFAULT_SOCKET, root: str = "/",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        """`folder` is the group's folder, `settings` are those of _pair.settings."""
+        """`folder` is the group's folder, `settings` are those of _pair.rules."""
         self.group, self.folder, self.settings = group, folder, settings
         self.changed: Callable[[dict[str, Any]], None] | None = None  # called after each reading
         self.report: Callable[[str], None] = lambda _text: None  # takes one line for the journal
@@ -98,7 +98,7 @@ class Sampler:
         seen = self._processes(containers)
         if seen["fault"] != self._fault:
             self._fault, self._fault_since = seen["fault"], now
-        memory = log.memory_of(node.text_of(self._path("proc/meminfo")))
+        memory = docker_api.memory_of(node.text_of(self._path("proc/meminfo")))
         short = self._protect(containers, memory, now)
         self._read_kernel()
         sample = {
@@ -131,7 +131,7 @@ class Sampler:
     def _containers(self) -> tuple[list[dict[str, Any]], str]:
         try:
             return list(node.containers_of(self.group, self._socket)), ""
-        except client.DockerError as error:
+        except docker_api.DockerError as error:
             return [], str(error)
 
     def _engine_id(self) -> str:
@@ -212,9 +212,9 @@ class Sampler:
             if not record:
                 return
             taken += len(record)
-            found = kernel.classify(record.decode("utf-8", "replace").partition(";")[2].partition("\n")[0])
+            found = catalogue.classify_kernel(record.decode("utf-8", "replace").partition(";")[2].partition("\n")[0])
             if found is not None:
-                self._kernel.append({"at": utc.stamp(time.time()), "kind": found[0], "text": found[1]})
+                self._kernel.append({"at": text.stamp(time.time()), "kind": found[0], "text": found[1]})
 
     # --- memory
 

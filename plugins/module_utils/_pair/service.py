@@ -15,15 +15,13 @@ import traceback
 from collections.abc import Mapping
 from typing import Any, Callable
 
-from ansible_collections.gb10.cluster.plugins.module_utils._pair import config as configuration
-from ansible_collections.gb10.cluster.plugins.module_utils._pair import protocol, settings
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import protocol, rules
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import protocol as configuration
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.actor import Actor, Rank, Refused
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.folder import Store
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.listener import Listener, log
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.files import Store
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.outside import Outside
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.protocol import HEAD_VERBS, RankError, RankLost
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.session import Peer, Session
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.verbs import READ_VERBS, SESSION_VERBS
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.protocol import HEAD_VERBS, READ_VERBS, SESSION_VERBS, RankError, RankLost
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.session import Listener, Peer, Session, log
 
 IDLE_SECONDS = 5.0  # between two looks of an actor that has nothing to do
 PAUSE_SECONDS = 0.05  # between two steps that did something
@@ -172,7 +170,7 @@ class Service:
             from ansible_collections.gb10.cluster.plugins.module_utils._pair import rank
 
             self._rank = rank.RankService(self.config)
-        chosen, problems = settings.usable(self.config.get("watch"))
+        chosen, problems = rules.usable_settings(self.config.get("watch"))
         for problem in problems:
             log(f"{configuration.CONFIG}: {problem}")
         self._outside = Outside(self.config, chosen, configuration.group_folder(self.config), self._shown)

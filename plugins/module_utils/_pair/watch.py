@@ -1,7 +1,14 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The watch of the head over a group that serves: it notices a fault, waits for what is missing, and lets the group converge again.
+"""The watch of the head over a group that serves: it notices a fault, waits for what is missing, and lets the group converge again; what follows a failed boot.
+
+| release | failure | action |
+|---|---|---|
+| new, never passed | any | stop, evidence, last good release; none: stopped, with the sentence |
+| has passed | transient (`transient` in failures.yml) | the same release again, after a pause that grows; after the last attempt as for lasting |
+| has passed | lasting | held with the sentence; never replaced by another release without being asked |
+| has passed, and the change was asked for while another release was current | lasting, or the last attempt | back to that release |
 
 It never stops or starts anything itself. It sets a new generation of the desired state, and the converge loop restarts and judges the release.
 """
@@ -12,14 +19,38 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import kernel
-from ansible_collections.gb10.cluster.plugins.module_utils._core import utc
-from ansible_collections.gb10.cluster.plugins.module_utils._node.release import runs
-from ansible_collections.gb10.cluster.plugins.module_utils._pair import info, ladder, rules
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import catalogue
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import TRANSIENT
+from ansible_collections.gb10.cluster.plugins.module_utils._core import text
+from ansible_collections.gb10.cluster.plugins.module_utils._node.releases import runs
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import look, rules
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.actor import Actor, Clock, Superseded
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.calls import POLL_SECONDS, TICK_SECONDS, Calls
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.observation import Observation
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.rules import Fault
+
+#: Seconds before the second, third, ... attempt. The last one counts for all that follow.
+PAUSES = (5.0, 20.0, 60.0, 180.0)
+
+RETRY, RETURN, HOLD, STOP = "retry", "return", "hold", "stop"
+
+
+def pause_before(attempt: int) -> float:
+    """Return the seconds to wait before an attempt; the first one is attempt 1."""
+    return PAUSES[min(max(attempt - 2, 0), len(PAUSES) - 1)]
+
+
+def after_failure(passed_before: bool, failure: str, attempt: int, attempts: int, fallback: str, switched: bool = False) -> str:
+    """Return what follows the failed `attempt` (1 or more) of a release.
+
+    `failure` is the verdict's class, `attempts` how often a release that has passed is started, `fallback` the last good release, empty without one.
+    `switched` tells that another release was current when this one was asked for.
+    """
+    if not passed_before:
+        return RETURN if fallback else STOP
+    if failure in TRANSIENT and attempt < attempts:
+        return RETRY
+    return RETURN if switched and fallback else HOLD
 
 
 class Unserved:
@@ -230,7 +261,7 @@ class Watch:
         self._name(fault)
         if self._paused_until is None:
             crashes = len(self.record["crashes"]) if self._counts(fault) else 0
-            pause = ladder.pause_before(self._refusals + 1) if self._refusals else ladder.pause_before(crashes) if crashes > 1 else 0.0
+            pause = pause_before(self._refusals + 1) if self._refusals else pause_before(crashes) if crashes > 1 else 0.0
             self._paused_until = now + pause
             if pause:
                 why = "its last start was refused" if self._refusals else f"it has failed {crashes + 1} times in a row"
@@ -352,18 +383,18 @@ class Watch:
         for number, sample in self.observed.samples.items():
             known, self._kernel[number] = self._kernel.get(number), list(sample.get("kernel") or [])
             boot = str(self.observed.hellos[number].get("boot_id") or "")
-            for entry in kernel.news(known or [], self._kernel[number]):
+            for entry in catalogue.kernel_news(known or [], self._kernel[number]):
                 if known is None and entry["at"] < self._since:
                     continue
                 key = (number, boot, str(entry["kind"]))
                 self._lines[key] = self._lines.get(key, 0) + 1
-                if kernel.due(key[2], self._lines[key]):
+                if catalogue.kernel_due(key[2], self._lines[key]):
                     self.actor.event("kernel", f"{self.actor.ranks[number].host}: {entry['text']}", cause=key[2])
 
     def _report_versions(self) -> None:
         """Record each rank whose agent runs another program than the one before."""
         for number, hello in self.observed.hellos.items():
-            old, new = self.record["versions"].get(str(number)), info.version_of(hello.get("running") or {})
+            old, new = self.record["versions"].get(str(number)), look.version_of(hello.get("running") or {})
             if new and new != old:
                 self.record["versions"] = {**self.record["versions"], str(number): new}
                 self._save()
@@ -390,5 +421,5 @@ class Watch:
         self._shown = {
             "state": state, "fault": {**episode, "rank": fault.rank if fault else None} if episode else {}, "missing": list(missing),
             "restarts": dict(record["restarts"]), "last": dict(record["last"]),
-            "serving_since": utc.stamp(since) if since and state == "serving" else "",
+            "serving_since": text.stamp(since) if since and state == "serving" else "",
         }  # fmt: skip

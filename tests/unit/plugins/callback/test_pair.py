@@ -22,7 +22,7 @@ WORK = """
 import time
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
-from ansible_collections.gb10.cluster.plugins.module_utils._core.progress import text
+from ansible_collections.gb10.cluster.plugins.module_utils._core.text import text
 
 
 class ActionModule(ActionBase):

@@ -6,8 +6,8 @@ import json
 from collections import Counter
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import kernel
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.kernel import KINDS, classify, due
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import catalogue
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import KERNEL_KINDS, classify_kernel, kernel_due
 from shared_samples import needs_shared, samples
 
 STAMP = "2026-11-22T20:15:00+00:00 spark-1 kernel: "
@@ -78,24 +78,24 @@ ROWS = [tuple(row.split(": ", 1)) for row in FAULTS.strip().splitlines()]
 
 @pytest.mark.parametrize("prefix", ["", "[ 8123.456789] ", "[76621.876006] [    T140] ", "[Fri Aug  7 03:13:00] ", "3,1234,8123456789,-;"])
 def test_a_fault_is_found_with_each_stamp(prefix: str) -> None:
-    expected = [(KINDS[kind].watch, line) if KINDS[kind].watch else None for kind, line in ROWS]
-    assert [classify(prefix + line) for _kind, line in ROWS] == expected
+    expected = [(KERNEL_KINDS[kind].watch, line) if KERNEL_KINDS[kind].watch else None for kind, line in ROWS]
+    assert [classify_kernel(prefix + line) for _kind, line in ROWS] == expected
 
 
 def test_each_kind_is_found_in_the_journal_with_its_time() -> None:
     for name, line in ROWS:
-        (event,) = kernel.summarize(f"{STAMP}Linux version 6.17\n{STAMP}{line}\n", -1)
+        (event,) = catalogue.summarize_kernel(f"{STAMP}Linux version 6.17\n{STAMP}{line}\n", -1)
         assert (event["id"], event["boot"], event["count"], event["last"]) == (name, -1, 1, "2026-11-22T20:15:00+00:00")
-        assert event["line"] == line[: kernel.CLIP]
-    assert {kind for kind, _line in ROWS} | {"link_flap", "driver_no_memory"} == set(KINDS)
+        assert event["line"] == line[: catalogue.KERNEL_CLIP]
+    assert {kind for kind, _line in ROWS} | {"link_flap", "driver_no_memory"} == set(KERNEL_KINDS)
 
 
 @pytest.mark.parametrize(
     ("name", "line", "healthy", "many"), [("link_flap", "mlx5_core 0000:01:00.0 enp1s0f0np0: Link down", 4, 9), ("driver_no_memory", NO_MEMORY, 9, 12)]
 )
 def test_few_lines_of_a_boot_or_a_replug_are_healthy_and_more_are_not(name: str, line: str, healthy: int, many: int) -> None:
-    assert kernel.summarize(f"{STAMP}{line}\n" * healthy) == []
-    (event,) = kernel.summarize(f"{STAMP}{line}\n" * many)
+    assert catalogue.summarize_kernel(f"{STAMP}{line}\n" * healthy) == []
+    (event,) = catalogue.summarize_kernel(f"{STAMP}{line}\n" * many)
     assert (event["id"], event["count"]) == (name, many)
 
 
@@ -109,20 +109,20 @@ def test_few_lines_of_a_boot_or_a_replug_are_healthy_and_more_are_not(name: str,
     ],
 )
 def test_a_boot_without_a_shutdown_is_noticed(tail: str, clean: bool) -> None:
-    assert kernel.ended_by_shutdown(f"first\n{tail}\n") is clean
+    assert catalogue.ended_by_shutdown(f"first\n{tail}\n") is clean
 
 
 @needs_shared
 @pytest.mark.parametrize("name", ["dmesg.cx7-hotplug-plugin.txt", "dmesg.mlx5-benign.txt", "dmesg.nvrm-no-memory.txt"])
 def test_the_kernel_logs_of_healthy_nodes_have_no_fault(name: str) -> None:
     sample = samples() / name
-    assert kernel.summarize(sample.read_text(encoding="utf-8")) == []
+    assert catalogue.summarize_kernel(sample.read_text(encoding="utf-8")) == []
 
 
 @needs_shared
 def test_the_recorded_lack_of_memory_of_the_driver_is_found() -> None:
     line = (samples() / "dmesg.nvrm-no-memory.txt").read_text().strip()
-    assert classify(line) == ("driver_no_memory", line)
+    assert classify_kernel(line) == ("driver_no_memory", line)
 
 
 @needs_shared
@@ -132,9 +132,9 @@ def test_the_lines_of_owners_are_the_events_that_they_should_be() -> None:
     for name, case in cases.items():
         counts: Counter[str] = Counter()
         kinds = []
-        for found in filter(None, map(classify, (samples() / "field" / name).read_text().splitlines())):
+        for found in filter(None, map(classify_kernel, (samples() / "field" / name).read_text().splitlines())):
             counts[found[0]] += 1
-            kinds += [found[0]] if due(found[0], counts[found[0]]) else []
+            kinds += [found[0]] if kernel_due(found[0], counts[found[0]]) else []
         assert kinds == case["expected"]["kinds"], name
 
 
@@ -192,11 +192,11 @@ def test_the_lines_of_owners_are_the_events_that_they_should_be() -> None:
     ],
 )
 def test_other_lines_are_not_faults(line: str) -> None:
-    assert classify(line) is None
-    assert kernel.summarize(STAMP + line) == []
+    assert classify_kernel(line) is None
+    assert catalogue.summarize_kernel(STAMP + line) == []
 
 
 def test_a_long_line_is_cut() -> None:
-    found = classify("Out of memory: Killed process 4711 (" + "x" * 5000)
+    found = classify_kernel("Out of memory: Killed process 4711 (" + "x" * 5000)
     assert found is not None
     assert len(found[1]) == 600

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._core import access
+from ansible_collections.gb10.cluster.plugins.module_utils._core import finding
 
 TEXTS = {
-    "Missing sudo password": access.SUDO,
-    "Task failed: Missing sudo password": access.SUDO,
-    "sudo: a password is required": access.SUDO,
-    "Timeout (12s) waiting for privilege escalation prompt: ": access.PROMPT,  # also a connection that is lost meanwhile
-    "Timeout (12s) waiting for privilege escalation prompt: sudo: a password is required": access.SUDO,
-    "Incorrect sudo password": access.WRONG,
-    "me is not in the sudoers file.": access.SUDOERS,
-    "Connection closed\nsudo: Ein Passwort ist notwendig": access.SUDO,
-    "sudo: il est nécessaire de saisir un mot de passe": access.SUDO,
-    "sudo: interactive authentication is required": access.SUDO,  # sudo-rs
-    "sudo: 3 incorrect password attempts": access.WRONG,
-    "me ist nicht in der sudoers-Datei.": access.SUDOERS,
+    "Missing sudo password": finding.SUDO,
+    "Task failed: Missing sudo password": finding.SUDO,
+    "sudo: a password is required": finding.SUDO,
+    "Timeout (12s) waiting for privilege escalation prompt: ": finding.PROMPT,  # also a connection that is lost meanwhile
+    "Timeout (12s) waiting for privilege escalation prompt: sudo: a password is required": finding.SUDO,
+    "Incorrect sudo password": finding.WRONG,
+    "me is not in the sudoers file.": finding.SUDOERS,
+    "Connection closed\nsudo: Ein Passwort ist notwendig": finding.SUDO,
+    "sudo: il est nécessaire de saisir un mot de passe": finding.SUDO,
+    "sudo: interactive authentication is required": finding.SUDO,  # sudo-rs
+    "sudo: 3 incorrect password attempts": finding.WRONG,
+    "me ist nicht in der sudoers-Datei.": finding.SUDOERS,
     "sudo: unable to resolve host spark-1: Name or service not known": None,
-    "Ansible requires Python 3.9 or newer on the target. Current version: 3.8.10 (default)": access.OLD,
-    "ansible-core requires a minimum of Python version 3.8. Current version: 3.6.9": access.OLD,
-    "/bin/sh: 1: /usr/bin/python3: not found": access.PYTHON,
-    "The module interpreter '/usr/bin/python3' was not found.": access.PYTHON,
-    "OSError: [Errno 28] No space left on device": access.SPACE,
-    "FileNotFoundError: [Errno 2] No usable temporary directory found in ['/tmp', '/var/tmp', '/usr/tmp', '/root']": access.SPACE,
+    "Ansible requires Python 3.9 or newer on the target. Current version: 3.8.10 (default)": finding.OLD,
+    "ansible-core requires a minimum of Python version 3.8. Current version: 3.6.9": finding.OLD,
+    "/bin/sh: 1: /usr/bin/python3: not found": finding.PYTHON,
+    "The module interpreter '/usr/bin/python3' was not found.": finding.PYTHON,
+    "OSError: [Errno 28] No space left on device": finding.SPACE,
+    "FileNotFoundError: [Errno 2] No usable temporary directory found in ['/tmp', '/var/tmp', '/usr/tmp', '/root']": finding.SPACE,
     "Failed to connect to the host via ssh: timed out": None,
     "The package python3-foo was not installed": None,
     "UNREACHABLE": None,
@@ -33,22 +33,22 @@ TEXTS = {
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_the_cause_of_a_text(text: str) -> None:
-    assert access.cause_of(text) is TEXTS[text]
+    assert finding.cause_of(text) is TEXTS[text]
 
 
 def test_a_failure_that_a_module_reports_itself_is_not_judged() -> None:
-    assert access.text_of({"failed": True, "msg": "/srv: No space left on device"}) == ""
-    assert "not found" in access.text_of({"failed": True, "msg": "x", "module_stderr": "/bin/sh: 1: /usr/bin/python3: not found"})
-    assert access.text_of({"unreachable": True, "msg": "Missing sudo password"}).strip() == "Missing sudo password"
+    assert finding.output_of({"failed": True, "msg": "/srv: No space left on device"}) == ""
+    assert "not found" in finding.output_of({"failed": True, "msg": "x", "module_stderr": "/bin/sh: 1: /usr/bin/python3: not found"})
+    assert finding.output_of({"unreachable": True, "msg": "Missing sudo password"}).strip() == "Missing sudo password"
 
 
 def test_missing_space_names_the_file_and_its_file_system() -> None:
     text = "Traceback (most recent call last):\nOSError: [Errno 28] No space left on device: '/tmp/ansible_x/file.zip'"
     table = "Filesystem 1024-blocks Used Available Capacity Mounted on\n/dev/nvme0n1p2 100 100 0 100% /mnt/a b\n"
-    mount = access.full_file_system(table)
-    found = access.finding(access.SPACE, text, mount)
+    mount = finding.full_file_system(table)
+    found = finding.access_finding(finding.SPACE, text, mount)
     assert found == (
         "no space is left on /mnt/a b, the file system of /tmp/ansible_x/file.zip (OSError: [Errno 28] No space left on device: '/tmp/ansible_x/file.zip')"
     )
-    assert access.sentences("spark-2", found, access.SPACE).startswith("spark-2: no space is left on /mnt/a b")
-    assert "for /tmp (" in access.finding(access.SPACE, "No space left on device", access.full_file_system("df: not found\n"))
+    assert finding.access_sentences("spark-2", found, finding.SPACE).startswith("spark-2: no space is left on /mnt/a b")
+    assert "for /tmp (" in finding.access_finding(finding.SPACE, "No space left on device", finding.full_file_system("df: not found\n"))

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._core.changes import Editor
-from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import HostError, Node
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Editor, HostError, Node
 
 
 @pytest.mark.parametrize(("text", "expected"), [(None, {}), ("", {}), ("{", {}), ("[1]", {}), ('{"a": 1}', {"a": 1})])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._core import progress
+from ansible_collections.gb10.cluster.plugins.module_utils._core import text
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -22,22 +22,22 @@ LEFT = st.none() | st.integers(0, 10**6)
     ],
 )
 def test_a_line_has_the_parts_that_are_known(arguments: tuple[Any, ...], line: str) -> None:
-    assert progress.text(*arguments) == line
+    assert text.progress_text(*arguments) == line
 
 
 @given(st.integers(0, 99), HOSTS, st.sampled_from(["starting", "load", "kv", "not started"]), PERCENT, st.sampled_from(["", "MemFree 31.0 GiB"]), LEFT)
 @example(0, "lab-1", "load", 100, "MemFree 15.9 GiB", None)
 def test_the_stage_of_a_boot_is_found_in_its_line(rank: int, host: str, stage: str, percent: int | None, memory: str, left: int | None) -> None:
-    assert progress.boot_stage(progress.boot_text(rank, host, stage, percent, memory, left)) == (host, stage)
+    assert text.boot_stage(text.boot_text(rank, host, stage, percent, memory, left)) == (host, stage)
 
 
 @pytest.mark.parametrize("line", ["", "pair1 starts release 0b8e719d1f28", "rank 0 on lab-1: This node is a container", "  spark-1: load  4 %"])
 def test_other_lines_have_no_stage(line: str) -> None:
-    assert progress.boot_stage(line) is None
+    assert text.boot_stage(line) is None
 
 
 def test_the_remaining_time_is_that_of_the_average_rate() -> None:
-    pace = progress.Pace()
+    pace = text.Pace()
     assert pace.seconds_left(0.0, 0, 1000) is None, "no rate yet"
     assert pace.seconds_left(5.0, 100, 1000) is None, "too soon"
     assert pace.seconds_left(20.0, 200, 1000) == 80.0
@@ -46,7 +46,7 @@ def test_the_remaining_time_is_that_of_the_average_rate() -> None:
 
 
 def test_no_remaining_time_without_movement_and_a_new_rate_after_a_restart() -> None:
-    pace = progress.Pace()
+    pace = text.Pace()
     assert [pace.seconds_left(float(now), 500, 1000) for now in (0, 60, 120)] == [None] * 3
     assert pace.seconds_left(130.0, 0, 1000) is None
     assert pace.seconds_left(150.0, 500, 1000) == 20.0
@@ -54,4 +54,4 @@ def test_no_remaining_time_without_movement_and_a_new_rate_after_a_restart() -> 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(0, "0 s"), (99, "99 s"), (100, "2 min"), (5999, "100 min"), (6001, "2 h")])
 def test_durations_are_short(seconds: float, shown: str) -> None:
-    assert progress.duration(seconds) == shown
+    assert text.duration(seconds) == shown

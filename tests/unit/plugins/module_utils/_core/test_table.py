@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._core import table as t
+from ansible_collections.gb10.cluster.plugins.module_utils._core import text as t
 
 
 @pytest.mark.parametrize(

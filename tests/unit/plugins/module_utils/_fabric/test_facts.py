@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric import facts, node
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric import capture, facts
 from shared_samples import needs_shared, samples
 from unit.fixtures.roce.tree import (
     ADDRESSES,
@@ -195,7 +195,7 @@ def test_cable_in_but_the_other_machine_is_off(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("mtu", "rdma"), [(9000, 4096), (4192, 4096), (4191, 2048), (1500, 1024), (1280, 1024), (600, 256), (100, 0)])
 def test_rdma_mtu(mtu: int, rdma: int) -> None:
-    assert node.rdma_mtu(mtu) == rdma
+    assert capture.rdma_mtu(mtu) == rdma
 
 
 def test_link_local_ipv4_of_nvidias_first_playbook(tmp_path: Path) -> None:

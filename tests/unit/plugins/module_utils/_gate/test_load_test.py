@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._gate import load_test
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import bench
 
 
 def good(text: str, tokens: int = 10, seconds: float = 2.0) -> dict[str, Any]:
@@ -20,46 +20,46 @@ LOST = {"ok": False, "status": 500, "text": "", "completion_tokens": 0, "seconds
     ("value", "expected"), [([1, 2, 4, 6], [1, 2, 4, 6]), ("1,2,4,6", [1, 2, 4, 6]), ("1, 8 16", [1, 8, 16]), (12, [12]), (["3"], [3]), ("1024", [1024])]
 )
 def test_levels(value: Any, expected: list[int]) -> None:
-    assert load_test.levels_of(value) == expected
+    assert bench.prompt_levels(value) == expected
 
 
 def test_our_own_prompts_are_enough_for_the_usual_levels_and_none_is_asked_twice() -> None:
-    prompts = load_test.prompts_of([])
-    asked = [prompt["prompt"] for _level, batch in load_test.batches(prompts, (1, 2, 4, 6)) for prompt in batch]
+    prompts = bench.prompts_of([])
+    asked = [prompt["prompt"] for _level, batch in bench.batches(prompts, (1, 2, 4, 6)) for prompt in batch]
     assert len(asked) == len(set(asked)) == 13
     assert {prompt["prompt"] for prompt in prompts} == set(asked)
 
 
 def test_a_prompt_is_completed_and_the_request_has_no_known_answer_in_it() -> None:
-    (prompt,) = load_test.prompts_of([{"prompt": "Hello", "expect": "World"}])
+    (prompt,) = bench.prompts_of([{"prompt": "Hello", "expect": "World"}])
     assert prompt == {"prompt": "Hello", "expect": "World", "chat": True, "max_tokens": 512, "body": {}}
-    assert load_test.requests_of([prompt]) == [{"prompt": "Hello", "chat": True, "max_tokens": 512, "body": {}}]
-    assert load_test.prompts_of(["Hello"])[0]["prompt"] == "Hello"
+    assert bench.requests_of([prompt]) == [{"prompt": "Hello", "chat": True, "max_tokens": 512, "body": {}}]
+    assert bench.prompts_of(["Hello"])[0]["prompt"] == "Hello"
 
 
 def test_levels_go_on_where_the_one_before_stopped_and_begin_again_at_the_end() -> None:
-    prompts = load_test.prompts_of(["a", "b", "c"])
-    assert [[prompt["prompt"] for prompt in batch] for _level, batch in load_test.batches(prompts, [1, 2, 4])] == [["a"], ["b", "c"], ["a", "b", "c", "a"]]
+    prompts = bench.prompts_of(["a", "b", "c"])
+    assert [[prompt["prompt"] for prompt in batch] for _level, batch in bench.batches(prompts, [1, 2, 4])] == [["a"], ["b", "c"], ["a", "b", "c", "a"]]
 
 
 def test_speeds_are_those_of_streams_that_ran_at_the_same_time() -> None:
-    prompts = load_test.prompts_of(["a", "b"])
-    row = load_test.row_of(2, prompts, [good("fine", 10, 2.0), good("fine too", 40, 4.0)])
+    prompts = bench.prompts_of(["a", "b"])
+    row = bench.prompt_row(2, prompts, [good("fine", 10, 2.0), good("fine too", 40, 4.0)])
     assert (row["slowest_tok_s"], row["fastest_tok_s"], row["aggregate_tok_s"]) == (5.0, 10.0, 12.5)
     assert (row["seconds"], row["tokens"], row["bad_outputs"], row["faults"]) == (4.0, 50, 0, [])
-    assert load_test.table([row])[1].split() == ["2", "2", "0", "4.00", "5.0-10.0", "12.5"]
-    assert load_test.stream_lines(row) == [
+    assert bench.prompt_table([row])[1].split() == ["2", "2", "0", "4.00", "5.0-10.0", "12.5"]
+    assert bench.stream_lines(row) == [
         "stream  seconds  tokens  tok/s  reply",
         "1          2.00      10    5.0  fine",
         "2          4.00      40   10.0  fine too",
         "all        4.00      50   12.5  2 at once",
     ]
-    assert load_test.fault_lines([row]) == []
-    assert load_test.complaint("pair1", [row]) == ""
+    assert bench.fault_lines([row]) == []
+    assert bench.complaint("pair1", [row]) == ""
 
 
 def test_one_prompt_is_longer_than_a_wrong_cache_layout_survives() -> None:
-    longest = max(load_test.PROMPTS, key=lambda prompt: len(prompt["prompt"]))
+    longest = max(bench.PROMPTS, key=lambda prompt: len(prompt["prompt"]))
     assert len(longest["prompt"].split()) > 411
     before, after = longest["prompt"].split(longest["expect"])
     assert min(len(before), len(after)) > 1000
@@ -75,11 +75,11 @@ def test_one_prompt_is_longer_than_a_wrong_cache_layout_survives() -> None:
     ],
 )
 def test_each_kind_of_bad_reply_is_named_with_its_prompt(prompt: dict[str, Any], reply: Any, fault: str) -> None:
-    row = load_test.row_of(1, load_test.prompts_of([prompt]), [reply] if reply else [])
+    row = bench.prompt_row(1, bench.prompts_of([prompt]), [reply] if reply else [])
     assert row["bad_outputs"] == 1
     assert fault in row["faults"][0]["fault"]
     assert row["faults"][0]["prompt"] == "a"
-    sentence = load_test.complaint("pair1", [row])
+    sentence = bench.complaint("pair1", [row])
     assert sentence.startswith("pair1: 1 of 1 replies are bad: at 1 at once, to 'a': ")
     assert fault in sentence
 
@@ -96,13 +96,13 @@ def test_the_remedy_follows_from_where_it_goes_wrong(levels: list[tuple[int, str
     rows = []
     for level, text in levels:
         reply = LOST if text is None else good(text)
-        rows.append(load_test.row_of(level, load_test.prompts_of(["a"] * level), [reply] * level))
-    assert f"Remedy: {remedy}" in load_test.complaint("pair1", rows).replace("see playbooks", "playbooks").replace("one request alone is fine, so ", "")
+        rows.append(bench.prompt_row(level, bench.prompts_of(["a"] * level), [reply] * level))
+    assert f"Remedy: {remedy}" in bench.complaint("pair1", rows).replace("see playbooks", "playbooks").replace("one request alone is fine, so ", "")
 
 
 def test_replies_that_ended_in_their_reasoning_are_counted_and_not_bad() -> None:
     thinks = good("") | {"reasoning": "The user asks for a capital.", "finish_reason": "length"}
-    row = load_test.row_of(2, load_test.prompts_of([{"prompt": "a", "expect": "Paris"}, "b"]), [thinks, good("fine")])
+    row = bench.prompt_row(2, bench.prompts_of([{"prompt": "a", "expect": "Paris"}, "b"]), [thinks, good("fine")])
     assert (row["bad_outputs"], row["cut"]) == (0, 1)
-    assert load_test.cut([row]).startswith("1 of 2 replies ended in their reasoning, at max_tokens, so their answers are not known. Raise max_tokens")
-    assert load_test.cut([load_test.row_of(1, load_test.prompts_of(["b"]), [good("fine")])]) == ""
+    assert bench.cut([row]).startswith("1 of 2 replies ended in their reasoning, at max_tokens, so their answers are not known. Raise max_tokens")
+    assert bench.cut([bench.prompt_row(1, bench.prompts_of(["b"]), [good("fine")])]) == ""

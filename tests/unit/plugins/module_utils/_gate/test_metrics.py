@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._gate import metrics
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import measures
 
 PAGE = """# HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge
@@ -18,16 +18,16 @@ vllm:generation_tokens_total{engine="0",model_name="m"} 4.0e+02
 
 
 def test_sums_the_engines_of_a_metrics_page() -> None:
-    assert metrics.sample(PAGE) == metrics.Sample(403.0, 3, 7)
-    assert metrics.sample("<html>") is None
-    assert metrics.sample("vllm:num_requests_running 1.0\n") is None
+    assert measures.sample(PAGE) == measures.Sample(403.0, 3, 7)
+    assert measures.sample("<html>") is None
+    assert measures.sample("vllm:num_requests_running 1.0\n") is None
 
 
-LIMITS = metrics.Limits(answer=10, wedge=20, total=120)
+LIMITS = measures.Limits(answer=10, wedge=20, total=120)
 
 
-def readings(*rows: tuple[float, float, int] | tuple[float, None]) -> list[tuple[float, metrics.Sample | None]]:
-    return [(row[0], None if row[1] is None else metrics.Sample(row[1], row[2], 0)) for row in rows]
+def readings(*rows: tuple[float, float, int] | tuple[float, None]) -> list[tuple[float, measures.Sample | None]]:
+    return [(row[0], None if row[1] is None else measures.Sample(row[1], row[2], 0)) for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -49,5 +49,5 @@ def readings(*rows: tuple[float, float, int] | tuple[float, None]) -> list[tuple
         (readings((0, None), (20, None)), True, "silent"),
     ],
 )
-def test_tells_busy_frozen_and_wedged(seen: list[tuple[float, metrics.Sample | None]], idle: bool | None, expected: str) -> None:
-    assert metrics.decide(seen, LIMITS, idle) == expected
+def test_tells_busy_frozen_and_wedged(seen: list[tuple[float, measures.Sample | None]], idle: bool | None, expected: str) -> None:
+    assert measures.decide(seen, LIMITS, idle) == expected

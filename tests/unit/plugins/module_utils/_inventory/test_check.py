@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory import check
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.groups import group_faults
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import CLUSTER_SPEC, Place
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -32,7 +32,7 @@ def both(**values: Any) -> dict[str, dict[str, Any]]:
     ],
 )
 def test_a_valid_inventory_has_no_faults(groups: dict[str, list[str]], hosts: dict[str, dict[str, Any]]) -> None:
-    assert check.faults(groups, hosts) == []
+    assert group_faults(groups, hosts) == []
 
 
 GROUP, HOST = "group", "host"
@@ -68,7 +68,7 @@ CASES: list[tuple[str, dict[str, list[str]], dict[str, dict[str, Any]], list[tup
 
 @pytest.mark.parametrize(("groups", "hosts", "expected"), [pytest.param(*case[1:], id=case[0]) for case in CASES])
 def test_reports_place_and_value(groups: dict[str, list[str]], hosts: dict[str, dict[str, Any]], expected: list[tuple[Place, str]]) -> None:
-    found = check.faults(groups, hosts)
+    found = group_faults(groups, hosts)
     assert [fault.place for fault in found] == [place for place, _part in expected]
     assert all(part in fault.text for fault, (_place, part) in zip(found, expected, strict=True)), found
 
@@ -76,13 +76,13 @@ def test_reports_place_and_value(groups: dict[str, list[str]], hosts: dict[str, 
 def test_reports_every_host_that_differs_from_most() -> None:
     groups = {"all": list("abcde"), "gb10": list("abcde")}
     own = {name: {CIDRS: [f"10.{number}.0.0/24"]} for number, name in enumerate("be", 1)}
-    found = check.faults(groups, {**variables(), **{host: {} for host in "acd"}, **own})
+    found = group_faults(groups, {**variables(), **{host: {} for host in "acd"}, **own})
     assert [(fault.place.name, fault.among) for fault in found] == [(host, ("a", "c", "d")) for host in "be"]
 
 
 def test_reports_all_faults_together() -> None:
     hosts = variables(a={"gb10_rank": 0, "ansible_host": "192.0.2.1"}, b={"gb10_rank": 0}, d={"ansible_host": "10.0.0.3"})
-    found = check.faults({**TWO, "pair3": ["d"]}, hosts)
+    found = group_faults({**TWO, "pair3": ["d"]}, hosts)
     places = {(fault.place.name, fault.place.key) for fault in found}
     assert places >= {("pair3", "d"), ("a", "ansible_host"), ("d", "ansible_host"), ("b", "gb10_rank"), ("pair3", "pair3"), ("pair2", CIDRS)}
     assert [fault.place.name for fault in found if fault.example] == ["a"]
@@ -96,5 +96,5 @@ def test_reports_all_faults_together() -> None:
     )
 )
 def test_values_of_any_type_never_raise(values: dict[str, Any]) -> None:
-    for fault in check.faults(PAIR, variables(a=values)):
+    for fault in group_faults(PAIR, variables(a=values)):
         assert fault.text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory import check
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory import groups
 
 
 @pytest.mark.parametrize(
@@ -18,4 +18,4 @@ from ansible_collections.gb10.cluster.plugins.module_utils._inventory import che
     ],
 )
 def test_names_the_variable_to_change(values: dict[str, Any], found: list[tuple[str, str]]) -> None:
-    assert [(name, text.partition(":")[0]) for name, text in check.combination_faults(values)] == found
+    assert [(name, text.partition(":")[0]) for name, text in groups.combination_faults(values)] == found

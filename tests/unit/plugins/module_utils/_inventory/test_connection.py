@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory import connection
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory import ssh
 
 
 @pytest.mark.parametrize("value", ["10.77.0.12", "spark-1", "spark-ab12.local", "fe80::1%enp1s0", "2001:db8::5", "host_1.example.org.", "my-alias"])
 def test_an_address_or_a_name_is_accepted(value: str) -> None:
-    assert connection.host_fault(value) == ""
+    assert ssh.host_fault(value) == ""
 
 
 @pytest.mark.parametrize(
@@ -29,15 +29,15 @@ def test_an_address_or_a_name_is_accepted(value: str) -> None:
     ],
 )
 def test_what_leads_to_no_host_is_named_with_the_variable_to_use(value: Any, part: str) -> None:
-    assert part in connection.host_fault(value)
+    assert part in ssh.host_fault(value)
 
 
 @pytest.mark.parametrize(("value", "good"), [(22, True), ("2222", True), (None, True), (0, False), (70000, False), ("ssh", False), (True, False)])
 def test_a_port_is_from_1_to_65535(value: Any, good: bool) -> None:
-    found = connection.port_fault(value)
+    found = ssh.port_fault(value)
     assert (found == "") is good
     assert good or "expected a port from 1 to 65535" in found
 
 
 def test_an_address_with_a_password_is_not_shown() -> None:
-    assert "hunter2" not in connection.host_fault("admin:hunter2@10.0.0.11")
+    assert "hunter2" not in ssh.host_fault("admin:hunter2@10.0.0.11")

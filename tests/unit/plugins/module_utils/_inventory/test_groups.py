@@ -7,7 +7,7 @@ from typing import Any
 
 import netaddr
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory import fabric, groups
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory import groups
 from hypothesis import given
 from hypothesis import strategies as st
 from unit.fixtures.inventory.hosts import PAIR, TWO, TWO_VALID, variables
@@ -95,7 +95,7 @@ def test_fails_with_key_and_value(host: str, inventory: dict[str, list[str]], ow
 @given(prefix=st.integers(16, 29), size=st.integers(2, 8), first=st.integers(1, 60))
 def test_addresses_are_distinct_hosts_of_their_network_or_a_fault(prefix: int, size: int, first: int) -> None:
     network = ipaddress.IPv4Network(f"10.4.0.0/{prefix}")
-    found = [fabric.addresses_of("g", "h", rank, {"gb10_fabric_first": first}, [netaddr.IPNetwork(str(network))]) for rank in range(size)]
+    found = [groups.addresses_of("g", "h", rank, {"gb10_fabric_first": first}, [netaddr.IPNetwork(str(network))]) for rank in range(size)]
     fits = first + size - 1 <= network.num_addresses - 2
     assert all(not faults for _addresses, faults in found) == fits
     addresses = [ipaddress.IPv4Address(each) for some, _faults in found for each in some]
@@ -104,7 +104,7 @@ def test_addresses_are_distinct_hosts_of_their_network_or_a_fault(prefix: int, s
 
 
 def test_a_missing_netaddr_is_a_fault_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fabric, "IPNetwork", None)
-    networks, faults = fabric.networks_of("pair1", {"gb10_fabric_cidrs": ["192.168.200.0/24"]})
+    monkeypatch.setattr(groups, "IPNetwork", None)
+    networks, faults = groups.networks_of("pair1", {"gb10_fabric_cidrs": ["192.168.200.0/24"]})
     assert networks == []
     assert ["pip install netaddr" in fault.text for fault in faults] == [True]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory import ssh_failure
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory import ssh
 
 ANSIBLE = "Task failed: Failed to connect to the host via ssh: "
 CHANGED = """@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@
@@ -61,33 +61,33 @@ UNKNOWN = "No ED25519 host key is known for 192.168.1.11 and you have requested 
     ],
 )
 def test_names_the_cause_and_one_command(text: str, name: str, command: str) -> None:
-    assert ssh_failure.cause(text) == name
-    assert command in ssh_failure.remedy(text, "spark-1", "192.168.1.11", "me")
-    assert ssh_failure.sentences(text, "spark-1", "192.168.1.11", "me").startswith("spark-1 (192.168.1.11): ")
+    assert ssh.cause(text) == name
+    assert command in ssh.remedy(text, "spark-1", "192.168.1.11", "me")
+    assert ssh.sentences(text, "spark-1", "192.168.1.11", "me").startswith("spark-1 (192.168.1.11): ")
 
 
 def test_a_text_without_a_cause_has_no_remedy() -> None:
     text = "MODULE FAILURE: see stdout"
-    assert (ssh_failure.cause(text), ssh_failure.found(text), ssh_failure.remedy(text, "a", "b"), ssh_failure.sentences(text, "a", "b")) == ("", "", "", "")
+    assert (ssh.cause(text), ssh.found(text), ssh.remedy(text, "a", "b"), ssh.sentences(text, "a", "b")) == ("", "", "", "")
 
 
 def test_shows_the_line_without_the_words_of_ansible() -> None:
-    found = ssh_failure.found(f"{ANSIBLE}ssh: connect to host spark-1 port 22: No route to host\r\n")
+    found = ssh.found(f"{ANSIBLE}ssh: connect to host spark-1 port 22: No route to host\r\n")
     assert found == "it does not answer (ssh: connect to host spark-1 port 22: No route to host)"
 
 
 def test_commands_have_the_port_and_quote_what_the_inventory_has() -> None:
-    assert "`ssh-copy-id -p 2222 me@spark-1`" in ssh_failure.remedy("Permission denied (password).", "spark-1", "spark-1", "me", 2222)
-    assert "`ssh-keygen -R '[spark-1]:2222'`" in ssh_failure.remedy(CHANGED, "spark-1", "spark-1", "me", 2222)
-    assert "'me@a; reboot'" in ssh_failure.remedy("Permission denied (password).", "spark-1", "a; reboot", "me")
+    assert "`ssh-copy-id -p 2222 me@spark-1`" in ssh.remedy("Permission denied (password).", "spark-1", "spark-1", "me", 2222)
+    assert "`ssh-keygen -R '[spark-1]:2222'`" in ssh.remedy(CHANGED, "spark-1", "spark-1", "me", 2222)
+    assert "'me@a; reboot'" in ssh.remedy("Permission denied (password).", "spark-1", "a; reboot", "me")
 
 
 def test_a_remedy_never_turns_the_check_of_host_keys_off() -> None:
-    remedies = [ssh_failure.remedy(text, "spark-1", "a", "me") for text in (CHANGED, UNKNOWN, NEEDS_PASSWORD)]
-    assert all(ssh_failure.COMPARE in each and "StrictHostKeyChecking" not in each for each in remedies)
+    remedies = [ssh.remedy(text, "spark-1", "a", "me") for text in (CHANGED, UNKNOWN, NEEDS_PASSWORD)]
+    assert all(ssh.COMPARE in each and "StrictHostKeyChecking" not in each for each in remedies)
 
 
 def test_a_warning_about_a_key_is_not_the_cause_of_a_timeout() -> None:
     text = "Warning: Identity file /k not accessible: No such file or directory.\nssh: connect to host 10.0.0.1 port 22: Connection timed out"
-    assert ssh_failure.cause(text) == "off"
-    assert ssh_failure.cause('Load key "/k": error in libcrypto\nme@10.0.0.1: Permission denied (publickey,password).') != "key_file"
+    assert ssh.cause(text) == "off"
+    assert ssh.cause('Load key "/k": error in libcrypto\nme@10.0.0.1: Permission denied (publickey,password).') != "key_file"

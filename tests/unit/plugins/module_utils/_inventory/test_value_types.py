@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory.value_types import type_faults
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import type_faults
 
 URL = {"type": "list", "elements": "dict", "options": {"url": {"type": "str", "required": True}, "retries": {"type": "int"}}}
 

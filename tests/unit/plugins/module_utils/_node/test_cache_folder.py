@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node
-from ansible_collections.gb10.cluster.plugins.module_utils._node import cache_folder
+from ansible_collections.gb10.cluster.plugins.module_utils._node import model_folder
 from ansible_collections.gb10.cluster.plugins.module_utils._node.manifest import ManifestError
 
 KEY, OTHER = "0123456789ab", "ba9876543210"
@@ -34,7 +34,7 @@ def fill(folder: Path, *names: str) -> None:
 
 def prepare(node: Node, store: Path, keys: list[str], kept: set[str] | None = None, check: bool = False) -> tuple[list[str], list[str]]:
     names = [str(store / f"vllm-cache-{key}") for key in keys]
-    return cache_folder.prepare(node, GROUP, names, {str(store / name) for name in kept or set()}, str(store), ["triton", "deep_gemm"], check)
+    return model_folder.prepare_caches(node, GROUP, names, {str(store / name) for name in kept or set()}, str(store), ["triton", "deep_gemm"], check)
 
 
 def test_a_link_in_place_of_the_cache_is_refused(node: Node, store: Path, tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_a_link_in_place_of_the_cache_is_refused(node: Node, store: Path, tmp_pa
 @pytest.mark.parametrize(("path", "store_of"), [("/etc/x-0123456789ab", "/srv/models"), ("/srv/models/../x", "/srv/models"), ("/x", "/"), ("/x", "")])
 def test_a_cache_outside_the_model_store_is_refused(path: str, store_of: str) -> None:
     with pytest.raises(ManifestError, match="is not below the model store"):
-        cache_folder.place_of(path, store_of)
+        model_folder.cache_place_of(path, store_of)
 
 
 def test_creates_a_cache_once_with_the_folders_of_the_compilers(node: Node, store: Path) -> None:
@@ -56,7 +56,7 @@ def test_creates_a_cache_once_with_the_folders_of_the_compilers(node: Node, stor
     path = str(store / f"vllm-cache-{KEY}")
     assert prepare(node, store, [KEY], check=True) == ([path], [])
     assert list(store.iterdir()) == []
-    assert node.load_record(cache_folder.RECORD) == {}
+    assert node.load_record(model_folder.CACHES_RECORD) == {}
     assert prepare(node, store, [KEY]) == ([path], [])
     assert sorted(each.name for each in (store / f"vllm-cache-{KEY}").iterdir()) == ["deep_gemm", "triton"]
     assert prepare(node, store, [KEY], check=True) == prepare(node, store, [KEY]) == ([], [])

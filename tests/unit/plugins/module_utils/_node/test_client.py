@@ -6,14 +6,14 @@ import socket
 from pathlib import Path
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._node import client, log
-from ansible_collections.gb10.cluster.plugins.module_utils._node.client import DockerError
+from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api
+from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_api import DockerError
 from unit.fixtures.docker.engine import VERSIONS, Handler, serving
 
 
 @pytest.mark.parametrize("version", list(VERSIONS))
 def test_uses_the_highest_version_that_both_support(version: str) -> None:
-    assert client.choose_api(VERSIONS[version]["reply"]) == VERSIONS[version]["path"]
+    assert docker_api.choose_api(VERSIONS[version]["reply"]) == VERSIONS[version]["path"]
 
 
 @pytest.mark.parametrize(
@@ -28,10 +28,10 @@ def test_uses_the_highest_version_that_both_support(version: str) -> None:
 def test_chooses_within_both_ranges_or_names_them(newest: str, oldest: str, expected: str) -> None:
     reply = {"Version": "9.9", "ApiVersion": newest, "MinAPIVersion": oldest}
     if expected.startswith("/"):
-        assert client.choose_api(reply) == expected
+        assert docker_api.choose_api(reply) == expected
         return
     with pytest.raises(DockerError) as error:
-        client.choose_api(reply)
+        docker_api.choose_api(reply)
     assert expected in str(error.value)
 
 
@@ -40,20 +40,20 @@ def test_reads_from_each_engine_and_asks_for_the_version_once(tmp_path: Path, ve
     path = tmp_path / "docker.sock"
     with serving(path, version) as engine:
         engine.containers["rank0"] = {"Id": "c1"}
-        assert client.inspect("rank0", str(path)) == {"Id": "c1"}
-        assert client.inspect("rank1", str(path)) is None
-        assert client.list_containers(["a=b"], str(path)) == [{"Id": "c1"}]
+        assert docker_api.inspect("rank0", str(path)) == {"Id": "c1"}
+        assert docker_api.inspect("rank1", str(path)) is None
+        assert docker_api.list_containers(["a=b"], str(path)) == [{"Id": "c1"}]
     assert engine.asked.count("/version") == 1
 
 
 def test_negotiates_again_after_the_engine_was_replaced(tmp_path: Path) -> None:
     path = tmp_path / "docker.sock"
     with serving(path, "29.0") as engine:
-        assert client.inspect("rank0", str(path)) is None
+        assert docker_api.inspect("rank0", str(path)) is None
         engine.version = VERSIONS["20.10"]["reply"]
         with pytest.raises(DockerError, match="HTTP 400"):
-            client.inspect("rank0", str(path))
-        assert client.inspect("rank0", str(path)) is None
+            docker_api.inspect("rank0", str(path))
+        assert docker_api.inspect("rank0", str(path)) is None
 
 
 def test_an_engine_that_does_not_run_differs_from_one_without_access_and_one_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,21 +62,21 @@ def test_an_engine_that_does_not_run_differs_from_one_without_access_and_one_tha
             with socket.socket(socket.AF_UNIX) as dead:
                 dead.bind(str(path))
         with pytest.raises(DockerError, match=r"^The Docker Engine is not running: .* Run site.yml with --tags docker, or `systemctl start docker`\.$"):
-            client.get("/info", socket_path=str(path))
-    assert "Run with become" in str(client.silence(PermissionError(13, "denied"), "/s"))
-    monkeypatch.setattr(client, "TIMEOUT", 0.1)
+            docker_api.get("/info", socket_path=str(path))
+    assert "Run with become" in str(docker_api.silence(PermissionError(13, "denied"), "/s"))
+    monkeypatch.setattr(docker_api, "TIMEOUT", 0.1)
     with socket.socket(socket.AF_UNIX) as hangs:
         hangs.bind(str(tmp_path / "hangs.sock"))
         hangs.listen()
         with pytest.raises(DockerError, match=r"does not answer on .*no reply within .*journalctl -u docker"):
-            client.get("/info", socket_path=str(tmp_path / "hangs.sock"))
+            docker_api.get("/info", socket_path=str(tmp_path / "hangs.sock"))
 
 
 def test_a_reply_that_is_not_json_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "docker.sock"
     with serving(path):
-        monkeypatch.setattr(client, "get", lambda *_arguments: b"<html>")
-        for call in (lambda: client.inspect("rank0", str(path)), lambda: client.list_containers(["a=b"], str(path))):
+        monkeypatch.setattr(docker_api, "get", lambda *_arguments: b"<html>")
+        for call in (lambda: docker_api.inspect("rank0", str(path)), lambda: docker_api.list_containers(["a=b"], str(path))):
             with pytest.raises(DockerError, match="does not answer as a Docker Engine does"):
                 call()
 
@@ -85,8 +85,8 @@ def test_the_end_of_a_log(tmp_path: Path) -> None:
     path = tmp_path / "docker.sock"
     with serving(path) as engine:
         engine.logs["c1"] = [("2026-11-21T05:00:00Z", b"%d\n" % number, 1) for number in range(100)]
-        assert log.text_of(client.logs("c1", socket_path=str(path), tail=2), 1 << 20) == (b"98\n99\n", False)
-        assert log.text_of(client.logs("c1", socket_path=str(path)), 6) == (b"98\n99\n", True)
+        assert docker_api.log_text(docker_api.logs("c1", socket_path=str(path), tail=2), 1 << 20) == (b"98\n99\n", False)
+        assert docker_api.log_text(docker_api.logs("c1", socket_path=str(path)), 6) == (b"98\n99\n", True)
 
 
 def test_the_engines_own_message_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,5 +99,5 @@ def test_the_engines_own_message_is_passed_on(tmp_path: Path, monkeypatch: pytes
         serving(tmp_path / "docker.sock"),
         pytest.raises(DockerError, match=r"answers HTTP 500 to /v1\.45/images/json: no space left on device") as error,
     ):
-        client.get("/images/json", socket_path=str(tmp_path / "docker.sock"))
+        docker_api.get("/images/json", socket_path=str(tmp_path / "docker.sock"))
     assert error.value.status == 500

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._node import engine as docker_engine
-from ansible_collections.gb10.cluster.plugins.module_utils._node.client import DockerError
-from ansible_collections.gb10.cluster.plugins.module_utils._node.engine import Engine, choose_packages, decide_restart
+from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_engine
+from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_api import DockerError
+from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_engine import Engine, choose_packages, decide_restart
 
 NONE = Engine(False, False, False, 0, "", (), None, None, None, None)
 UP = Engine(True, True, True, 9, "x", (), -1, -1, "28.2.2", "2.26.1")

@@ -13,10 +13,9 @@ from typing import Any
 
 import jinja2
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._core.changes import Editor
-from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import HostError, Node
-from ansible_collections.gb10.cluster.plugins.module_utils._node import gpu_clocks
-from ansible_collections.gb10.cluster.plugins.module_utils._node.gpu_clocks import PATH, UNIT, Gpu, GpuClocks
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Editor, HostError, Node
+from ansible_collections.gb10.cluster.plugins.module_utils._node import gpu
+from ansible_collections.gb10.cluster.plugins.module_utils._node.gpu import PATH, UNIT, Gpu, GpuClocks
 from playbook import REPO
 from unit.fixtures.host.tree import Tree
 
@@ -92,7 +91,7 @@ class Machine(Tree):
 
     def driver(self) -> tuple[str, int]:
         """Return the persistence mode and the clock."""
-        _index, mode, clock, _highest = self.shell(["nvidia-smi", gpu_clocks.QUERY[0]])[1].split(", ")
+        _index, mode, clock, _highest = self.shell(["nvidia-smi", gpu.CLOCKS_QUERY[0]])[1].split(", ")
         return mode, int(clock)
 
     def files(self) -> list[str]:
@@ -164,7 +163,7 @@ def test_a_node_without_nvidia_tools_is_not_changed_and_can_be_undone(machine: M
     [("echo NVIDIA-SMI has failed because; exit 9", "nvidia-smi exited with 9: NVIDIA-SMI has failed because"), ("exit 124", "did not answer within 20 s")],
 )
 def test_nvidia_smi_that_fails_changes_nothing(machine: Machine, script: str, message: str) -> None:
-    machine.reply(gpu_clocks.QUERY[0], script)
+    machine.reply(gpu.CLOCKS_QUERY[0], script)
     with pytest.raises(HostError, match=message):
         machine.clocks(max_clock_mhz=2000)
     assert machine.files() == []
@@ -194,7 +193,7 @@ def test_a_clock_above_the_cap_is_an_error_and_the_earlier_cap_returns(machine: 
 
 
 def test_a_driver_that_fails_while_it_is_read_back_restores_what_was_changed(machine: Machine) -> None:
-    machine.reply("-lgc", "echo 'exit 9' >$GB10_STUB_STATE/reply" + gpu_clocks.QUERY[0])
+    machine.reply("-lgc", "echo 'exit 9' >$GB10_STUB_STATE/reply" + gpu.CLOCKS_QUERY[0])
     with pytest.raises(HostError, match="nvidia-smi exited with 9"):
         machine.clocks(max_clock_mhz=2000)
     assert (machine.files(), machine.active, machine.enabled) == ([], False, False)
@@ -219,9 +218,9 @@ def test_a_cap_above_the_highest_clock_is_refused(machine: Machine) -> None:
 
 
 def test_a_clock_that_the_driver_rounds_or_does_not_report_is_accepted(machine: Machine) -> None:
-    machine.reply(gpu_clocks.QUERY[0], "echo 0, Enabled, 2010, 3003")
+    machine.reply(gpu.CLOCKS_QUERY[0], "echo 0, Enabled, 2010, 3003")
     assert machine.clocks(max_clock_mhz=2000)["shown"] == []
-    machine.reply(gpu_clocks.QUERY[0], "echo '0, Enabled, [N/A], 3003'")
+    machine.reply(gpu.CLOCKS_QUERY[0], "echo '0, Enabled, [N/A], 3003'")
     assert machine.clocks(max_clock_mhz=2000)["shown"] == ["The driver does not report the SM clock, so the cap was not read back"]
 
 
@@ -235,4 +234,4 @@ def test_a_unit_of_another_tool_is_kept(machine: Machine) -> None:
 
 def test_output_of_the_driver_is_parsed_row_by_row() -> None:
     text = "Warning: infoROM is corrupted at gpu 0000000F:01:00.0\n0, Enabled, 208, 3003\n1, [N/A], [N/A], [Not Supported]\n2, Enabled, 99999999, -1\n"
-    assert gpu_clocks.parse_gpus(text) == [Gpu("0", "Enabled", 208, 3003), Gpu("1", "[N/A]", None, None), Gpu("2", "Enabled", None, None)]
+    assert gpu.parse_gpus(text) == [Gpu("0", "Enabled", 208, 3003), Gpu("1", "[N/A]", None, None), Gpu("2", "Enabled", None, None)]

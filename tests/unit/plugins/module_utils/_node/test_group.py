@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._node import group
+from ansible_collections.gb10.cluster.plugins.module_utils._node import group_state
 
 
 def box(running: bool = True, **more: Any) -> dict[str, Any]:
@@ -41,7 +41,7 @@ GROUPS: list[tuple[str, list[dict[str, Any]], dict[str, Any], dict[str, Any], st
     ),
     (
         "an API with a sentence of its own", [info(box()), info(box())], {"outcome": "dead", "text": "the completion: HTTP 500: It failed."}, {},
-        "down", f"pair1 does not serve: rank 0 on lab-1: the completion: HTTP 500: It failed. {group.REMEDY}", False,
+        "down", f"pair1 does not serve: rank 0 on lab-1: the completion: HTTP 500: It failed. {group_state.REMEDY}", False,
     ),
     (
         "busy", [info(box()), info(box())], {"outcome": "busy", "text": "busy: 4 requests running, tokens advance"}, {},
@@ -49,16 +49,16 @@ GROUPS: list[tuple[str, list[dict[str, Any]], dict[str, Any], dict[str, Any], st
     ),
     (
         "stopped process", [info(box()), info(box(), fault=STOPPED)], {}, {},
-        "down", f"pair1 does not serve: rank 1 on lab-2: {STOPPED}. {group.REMEDY}", False,
+        "down", f"pair1 does not serve: rank 1 on lab-2: {STOPPED}. {group_state.REMEDY}", False,
     ),
     (
         "killed worker", [info(box()), info(box(running=False))], {}, {},
-        "down", f"pair1 does not serve: rank 1 on lab-2: the container c exited at 2026-11-22T20:00:01Z with exit code 137. {group.REMEDY}", False,
+        "down", f"pair1 does not serve: rank 1 on lab-2: the container c exited at 2026-11-22T20:00:01Z with exit code 137. {group_state.REMEDY}", False,
     ),
-    ("removed", [info(), info(box())], {}, {}, "down", f"pair1 does not serve: rank 0 on lab-1: no container exists. {group.REMEDY}", False),
+    ("removed", [info(), info(box())], {}, {}, "down", f"pair1 does not serve: rank 0 on lab-1: no container exists. {group_state.REMEDY}", False),
     (
         "wedged", [info(box()), info(box())], {"outcome": "wedged", "text": "the engine is wedged"}, {},
-        "down", f"pair1 does not serve: rank 0 on lab-1: the engine is wedged. {group.REMEDY}", False,
+        "down", f"pair1 does not serve: rank 0 on lab-1: the engine is wedged. {group_state.REMEDY}", False,
     ),
     (
         "frozen", [info(box()), info(box())], {"outcome": "frozen", "text": "no completion came back within 20 s"}, {},
@@ -80,15 +80,15 @@ GROUPS: list[tuple[str, list[dict[str, Any]], dict[str, Any], dict[str, Any], st
     ),
     (
         "recovering", [info(box(), watch="recovering"), info(box())], {}, {},
-        "recovering", f"pair1 does not serve: {LOST}. {group.PROGRESS}", False,
+        "recovering", f"pair1 does not serve: {LOST}. {group_state.PROGRESS}", False,
     ),
     (
         "recovering, at a stage", [info(box(), watch="recovering"), info(box())], {"outcome": "dead", "starting": True}, {"state": "starting"},
-        "recovering", f"pair1 does not serve: {LOST}. {group.PROGRESS}", False,
+        "recovering", f"pair1 does not serve: {LOST}. {group_state.PROGRESS}", False,
     ),
     (
         "killed and watched", [info(box(), watch="serving"), info()], {}, {},
-        "recovering", f"pair1 does not serve: rank 1 on lab-2: no container exists. {group.PROGRESS}", False,
+        "recovering", f"pair1 does not serve: rank 1 on lab-2: no container exists. {group_state.PROGRESS}", False,
     ),
     (
         "a start by a person ends a recovery", [info(box(), watch="recovering", desired=ASKED), info(box())], {}, {},
@@ -96,7 +96,7 @@ GROUPS: list[tuple[str, list[dict[str, Any]], dict[str, Any], dict[str, Any], st
     ),
     (
         "back to the last good release", [info(box(), desired=ASKED, failed=True), info(box())], {}, {},
-        "recovering", f"pair1 does not serve: its boot is not judged yet. {group.PROGRESS}", False,
+        "recovering", f"pair1 does not serve: its boot is not judged yet. {group_state.PROGRESS}", False,
     ),
     (
         "watched, and it serves", [info(box(), watch="fault"), info(box())], SERVES, {},
@@ -104,7 +104,7 @@ GROUPS: list[tuple[str, list[dict[str, Any]], dict[str, Any], dict[str, Any], st
     ),
     (
         "refused after its boot", [info(box()), info(box())], {"outcome": "dead", "text": "/v1/models: refused", "starting": True}, {"state": "ready"},
-        "down", f"pair1 does not serve: rank 0 on lab-1: /v1/models: refused. {group.REMEDY}", False,
+        "down", f"pair1 does not serve: rank 0 on lab-1: /v1/models: refused. {group_state.REMEDY}", False,
     ),
     (
         "stopped on request", [info(stopped="T"), info(stopped="T")], {}, {},
@@ -128,24 +128,24 @@ GROUPS: list[tuple[str, list[dict[str, Any]], dict[str, Any], dict[str, Any], st
 
 @pytest.mark.parametrize(("infos", "liveness", "log", "state", "sentence", "ok"), [row[1:] for row in GROUPS], ids=[row[0] for row in GROUPS])
 def test_one_sentence_for_a_group(infos: list[dict[str, Any]], liveness: dict[str, Any], log: dict[str, Any], state: str, sentence: str, ok: bool) -> None:
-    found = group.group_status([{**infos[0], "alive": liveness, "boot_log": log}, *infos[1:]], "pair1", ["lab-1", "lab-2"])
+    found = group_state.group_status([{**infos[0], "alive": liveness, "boot_log": log}, *infos[1:]], "pair1", ["lab-1", "lab-2"])
     assert (found["state"], found["sentence"], found["ok"]) == (state, sentence, ok)
 
 
 def test_requests_a_completion_only_if_it_can_tell_more() -> None:
     hosts = ["lab-1", "lab-2"]
-    assert group.group_status([info(box()), info(box())], "pair1", hosts)["ask"]
-    assert group.group_status([info(box()), {"unreachable": True}], "pair1", hosts)["ask"]
+    assert group_state.group_status([info(box()), info(box())], "pair1", hosts)["ask"]
+    assert group_state.group_status([info(box()), {"unreachable": True}], "pair1", hosts)["ask"]
     for ranks in ([info(box()), info(box(), fault=STOPPED)], [info(box(running=False)), info(box())], [info(), info()], [{}, info(box())]):
-        assert not group.group_status(ranks, "pair1", hosts)["ask"]
+        assert not group_state.group_status(ranks, "pair1", hosts)["ask"]
 
 
 def test_a_group_that_never_ran_has_no_fault_to_keep_evidence_of() -> None:
-    assert group.group_status([info(current=""), info(current="")], "pair1", ["a", "b"])["faults"] == []
-    assert group.group_status([info(box()), info(box(), fault=STOPPED)], "pair1", ["a", "b"])["faults"] == [f"rank 1 on b: {STOPPED}"]
+    assert group_state.group_status([info(current=""), info(current="")], "pair1", ["a", "b"])["faults"] == []
+    assert group_state.group_status([info(box()), info(box(), fault=STOPPED)], "pair1", ["a", "b"])["faults"] == [f"rank 1 on b: {STOPPED}"]
 
 
 def test_a_node_that_ssh_does_not_reach_has_its_remedy_in_the_sentence() -> None:
     lost = {"unreachable": True, "found": "it does not answer (no route)", "remedy": "check that it is on: `ping -c 3 lab-2`"}
-    sentence = group.group_status([{**info(box()), "alive": SERVES}, lost], "pair1", ["lab-1", "lab-2"])["sentence"]
+    sentence = group_state.group_status([{**info(box()), "alive": SERVES}, lost], "pair1", ["lab-1", "lab-2"])["sentence"]
     assert sentence.endswith("the node is unreachable. lab-2: it does not answer (no route). Check that it is on: `ping -c 3 lab-2`.")

@@ -6,8 +6,8 @@ import hashlib
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._node import image_plan
-from ansible_collections.gb10.cluster.plugins.module_utils._node.image_plan import ImageError
+from ansible_collections.gb10.cluster.plugins.module_utils._node import images
+from ansible_collections.gb10.cluster.plugins.module_utils._node.images import ImageError
 
 HOSTS = ["spark-1", "spark-2"]
 BASE, TOP, OTHER = ("sha256:" + c * 64 for c in "abc")
@@ -15,7 +15,7 @@ DIGEST = "sha256:" + "d" * 64
 
 
 def fingerprint(layers: tuple[str, ...], config: dict[str, Any], architecture: str = "arm64") -> str:
-    return image_plan.fingerprint_of({"RootFS": {"Layers": list(layers)}, "Config": config, "Architecture": architecture, "Os": "linux"})
+    return images.fingerprint_of({"RootFS": {"Layers": list(layers)}, "Config": config, "Architecture": architecture, "Os": "linux"})
 
 
 def image(*layers: str, **more: Any) -> dict[str, Any]:
@@ -62,24 +62,24 @@ def test_fingerprint_covers_content_and_behaviour(layers: tuple[str, ...], confi
     ids=["digest", "id", "another-store", "another-image", "absent", "three", "three-different"],
 )
 def test_strongest_proof_that_holds_for_all_ranks(infos: list[dict[str, Any]], kind: str) -> None:
-    plan = image_plan.plan([*HOSTS, "spark-3"][: len(infos)], infos)
+    plan = images.plan([*HOSTS, "spark-3"][: len(infos)], infos)
     assert plan["proof"][0] == kind
     assert plan["equal"] is bool(kind)
 
 
 @pytest.mark.parametrize("receivers", [[none()], [image(id="sha256:x", fingerprint="x")], [none(), none()], [none(), image(BASE, OTHER)]])
 def test_each_rank_without_the_image_or_with_another_one_receives_it(receivers: list[dict[str, Any]]) -> None:
-    plan = image_plan.plan([*HOSTS, "spark-3"][: len(receivers) + 1], [image(), *receivers], pull=False)
+    plan = images.plan([*HOSTS, "spark-3"][: len(receivers) + 1], [image(), *receivers], pull=False)
     assert plan["send"][0] == ""
     assert all(plan["send"][1:])
     assert not plan["equal"]
 
 
 def test_source_is_the_rank_with_the_image_or_the_chosen_one() -> None:
-    assert image_plan.plan(HOSTS, [none(), image()], pull=False)["source"] == "spark-2"
-    assert image_plan.plan(HOSTS, [image(), image(BASE, OTHER)], source="spark-2")["source"] == "spark-2"
+    assert images.plan(HOSTS, [none(), image()], pull=False)["source"] == "spark-2"
+    assert images.plan(HOSTS, [image(), image(BASE, OTHER)], source="spark-2")["source"] == "spark-2"
     with pytest.raises(ImageError, match="image_source is spark-9"):
-        image_plan.plan(HOSTS, [image(), image()], source="spark-9")
+        images.plan(HOSTS, [image(), image()], source="spark-9")
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_source_is_the_rank_with_the_image_or_the_chosen_one() -> None:
 def test_ranks_obtain_or_receive_the_image(
     hosts: list[str], infos: list[dict[str, Any]], options: dict[str, Any], obtain: list[str], receive: list[bool]
 ) -> None:
-    plan = image_plan.plan(hosts, infos, **options)
+    plan = images.plan(hosts, infos, **options)
     assert plan["obtain"] == obtain
     assert [bool(send) for send in plan["send"]] == receive
     assert plan["complaint"] == ""
@@ -123,7 +123,7 @@ def test_ranks_obtain_or_receive_the_image(
     ],
 )
 def test_unavailable_image_is_reported_with_the_remedy(infos: list[dict[str, Any]], options: dict[str, Any], words: list[str]) -> None:
-    plan = image_plan.plan(HOSTS, infos, **options)
+    plan = images.plan(HOSTS, infos, **options)
     assert all(word in plan["complaint"] for word in words)
     assert not any(plan["send"])
 
@@ -135,23 +135,23 @@ def test_unavailable_image_is_reported_with_the_remedy(infos: list[dict[str, Any
 )
 def test_an_image_that_was_loaded_is_kept_where_the_profile_builds(built: str, loaded: bool, obtain: list[str]) -> None:
     infos = [image(build=built), image(build=built)]
-    assert image_plan.plan(HOSTS, infos, build="hash", loaded=loaded, pull=False)["obtain"] == obtain
+    assert images.plan(HOSTS, infos, build="hash", loaded=loaded, pull=False)["obtain"] == obtain
 
 
 @pytest.mark.parametrize("options", [{"pull": True}, {"pull": False, "build": "hash"}])
 def test_a_rank_without_space_for_the_image_is_named_before_it_is_obtained(options: dict[str, Any]) -> None:
     infos = [none(free_bytes=12 << 30), none(free_bytes=500 << 30)]
-    found = image_plan.plan(HOSTS, infos, size_gib=31.5, **options)["complaint"]
+    found = images.plan(HOSTS, infos, size_gib=31.5, **options)["complaint"]
     assert "spark-1 has 12.0 GiB free in Docker's data folder, and vllm:1 needs 31.5 GiB as published" in found
-    assert image_plan.plan(HOSTS, infos, size_gib=11, **options)["complaint"] == ""
-    assert image_plan.plan(HOSTS, infos, source="spark-2", size_gib=31.5, **options)["complaint"] == ""
+    assert images.plan(HOSTS, infos, size_gib=11, **options)["complaint"] == ""
+    assert images.plan(HOSTS, infos, source="spark-2", size_gib=31.5, **options)["complaint"] == ""
 
 
 def test_caches_of_another_image_are_stale() -> None:
     mark = image()["fingerprint"]
-    assert not image_plan.plan(HOSTS, [image(), image()])["changed"], "the first run keeps them"
-    assert not image_plan.plan(HOSTS, [image(served=mark), image(served=mark)])["changed"]
-    assert image_plan.plan(HOSTS, [image(served=mark), image(served="other")])["changed"]
+    assert not images.plan(HOSTS, [image(), image()])["changed"], "the first run keeps them"
+    assert not images.plan(HOSTS, [image(served=mark), image(served=mark)])["changed"]
+    assert images.plan(HOSTS, [image(served=mark), image(served="other")])["changed"]
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_caches_of_another_image_are_stale() -> None:
     ],
 )
 def test_difference_is_described(other: dict[str, Any], words: str) -> None:
-    assert words in image_plan.plan(HOSTS, [image(), other])["why"][0]
+    assert words in images.plan(HOSTS, [image(), other])["why"][0]
 
 
 @pytest.mark.parametrize(
@@ -173,4 +173,4 @@ def test_difference_is_described(other: dict[str, Any], words: str) -> None:
 )
 def test_old_images_are_removed_and_current_ones_kept(keep: int, current: list[str], gone: list[str]) -> None:
     imported = [{"id": "a", "at": 1}, {"id": "b", "at": 2}, {"id": "c", "at": 3}]
-    assert image_plan.stale(imported, current, keep) == gone
+    assert images.stale(imported, current, keep) == gone

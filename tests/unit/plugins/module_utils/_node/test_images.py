@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._node import client, image_plan, images
-from ansible_collections.gb10.cluster.plugins.module_utils._node.client import DockerError
+from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api, images
+from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_api import DockerError
 from unit.fixtures.docker.engine import FakeEngine, serving
 
 LAYERS = {f"sha256:{hashlib.sha256(data).hexdigest()}": data for data in (b"base" * 600_000, b"top" * 700_000)}
@@ -35,7 +35,7 @@ def test_image_is_described(engine: tuple[FakeEngine, str]) -> None:
     fake, socket_path = engine
     info = images.info("vllm:1", socket_path)
     assert (info["exists"], info["build"], info["store"]) == (True, "b1", "classic")
-    assert info["fingerprint"] == image_plan.fingerprint_of(IMAGE)
+    assert info["fingerprint"] == images.fingerprint_of(IMAGE)
     assert not images.info("other:1", socket_path)["exists"]
     fake.info["DriverStatus"].append(["driver-type", "io.containerd.snapshotter.v1"])
     assert images.info("vllm:1", socket_path)["store"] == "containerd"
@@ -43,7 +43,7 @@ def test_image_is_described(engine: tuple[FakeEngine, str]) -> None:
 
 def test_an_engine_that_hangs_is_named_with_the_time_that_was_waited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images, "PAUSE", 1.0)
-    monkeypatch.setattr(client, "api", lambda _path: "/v1.44")
+    monkeypatch.setattr(docker_api, "api", lambda _path: "/v1.44")
     with socket.socket(socket.AF_UNIX) as hangs:
         hangs.bind(str(tmp_path / "hangs.sock"))
         hangs.listen()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import HostError, Node
-from ansible_collections.gb10.cluster.plugins.module_utils._node import kho
+from ansible_collections.gb10.cluster.plugins.module_utils._node import tuning
 from playbook import REPO
 from unit.plugins.module_utils._node.test_tuning import Machine, meminfo
 
@@ -23,7 +23,7 @@ class Spark(Machine):
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self.put(GRUB, 'GRUB_CMDLINE_LINUX_DEFAULT="quiet"\n# GRUB_CMDLINE_LINUX="kho=off"\n')
-        self.put(kho.PROGRAM, "")
+        self.put(tuning.GRUB_PROGRAM, "")
         self.put("/sys/kernel/kexec_crash_size", "0\n")
         self.put("/proc/meminfo", meminfo(**LEAK))
         self.boots = 0
@@ -33,10 +33,10 @@ class Spark(Machine):
     def update_grub(self) -> None:
         script = f'for each in {GRUB} {GRUB}.d/*.cfg; do test -f "$each" && . "$each"; done; echo "$GRUB_CMDLINE_LINUX $GRUB_CMDLINE_LINUX_DEFAULT"'
         done = subprocess.run(["sh", "-c", script.replace("/etc/", f"{self.root}/etc/")], check=True, capture_output=True, text=True)
-        self.put(kho.MENU, f"menuentry {{\n\tlinux /vmlinuz root=UUID=1 {done.stdout}}}\n")
+        self.put(tuning.GRUB_MENU, f"menuentry {{\n\tlinux /vmlinuz root=UUID=1 {done.stdout}}}\n")
 
     def reboot(self) -> None:
-        words = self.get(kho.MENU).split("linux ")[1].strip(" \n}")
+        words = self.get(tuning.GRUB_MENU).split("linux ")[1].strip(" \n}")
         self.boots += 1
         self.put("/proc/cmdline", f"{words}\n")
         self.put("/proc/sys/kernel/random/boot_id", f"{self.boots}\n")
@@ -47,15 +47,15 @@ class Spark(Machine):
         """Run the module, and do what the role does with its result."""
         done: dict[str, Any] = self.tune(state, kho_off=wanted)["kho"]
         if done["write"]:
-            self.put(kho.FILE, TEXT)
+            self.put(tuning.KHO_FILE, TEXT)
         elif done["remove"]:
-            (self.root / kho.FILE[1:]).unlink()
+            (self.root / tuning.KHO_FILE[1:]).unlink()
         if menu:
             self.update_grub()
         return done
 
     def pending(self) -> str:
-        return kho.pending(Node(str(self.root)))
+        return tuning.kho_pending(Node(str(self.root)))
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_memory_is_back_after_the_reboot_and_stays_when_repeated(spark: Spark) -
     assert todo(first) == ["write", "reboot_required"]
     assert "the running kernel does not have it: CmaFree 940604 of CmaTotal 0 kB, MemFree 88.0 GiB. Reboot the node" in first["message"]
     assert todo(spark.apply()) == ["write", "reboot_required"], "the file is there, and the menu fits"
-    assert spark.pending() == f"{kho.FILE} has kho=off, and the running kernel does not"
+    assert spark.pending() == f"{tuning.KHO_FILE} has kho=off, and the running kernel does not"
     spark.reboot()
     after = spark.apply()
     assert todo(after) == ["write"]
@@ -95,7 +95,7 @@ def test_undo_removes_the_file_and_reports_the_running_kernel_until_the_reboot(s
     assert "kho=off is removed from GRUB, and the running kernel still has it. Reboot the node" in removed["message"]
     again = spark.apply(wanted, state)
     assert (todo(again), again["message"]) == (["reboot_required"], removed["message"])
-    assert spark.pending() == f"the running kernel has kho=off, and {kho.FILE} is removed"
+    assert spark.pending() == f"the running kernel has kho=off, and {tuning.KHO_FILE} is removed"
     spark.reboot()
     assert (todo(spark.apply(wanted, state)), spark.pending()) == ([], "")
     spark.apply(state="absent")
@@ -125,7 +125,7 @@ def test_a_file_of_another_tool_is_respected(spark: Spark, path: str) -> None:
     after = spark.apply()
     assert todo(after) == []
     assert f"(set by {path}:2, so the role adds nothing), and KHO keeps no memory: CmaFree 0" in after["message"]
-    assert not spark.get(kho.FILE)
+    assert not spark.get(tuning.KHO_FILE)
 
 
 def test_our_file_goes_if_another_one_sets_it(spark: Spark) -> None:
@@ -137,9 +137,9 @@ def test_our_file_goes_if_another_one_sets_it(spark: Spark) -> None:
 @pytest.mark.parametrize("default", ["quiet kho=off", "kho=off"])
 def test_our_file_does_not_repeat_the_word(spark: Spark, default: str) -> None:
     spark.put(GRUB, f'GRUB_CMDLINE_LINUX="x"\nGRUB_CMDLINE_LINUX_DEFAULT="{default}"\n')
-    spark.put(kho.FILE, TEXT)
+    spark.put(tuning.KHO_FILE, TEXT)
     spark.update_grub()
-    assert spark.get(kho.MENU).count("kho=off") == 1
+    assert spark.get(tuning.GRUB_MENU).count("kho=off") == 1
 
 
 def test_a_menu_that_an_earlier_run_has_not_updated_is_stale(spark: Spark) -> None:
@@ -162,10 +162,10 @@ def test_memory_that_does_not_come_back_is_reported_with_the_remedy(spark: Spark
 @pytest.mark.parametrize(
     ("path", "text", "sentence"),
     [
-        (kho.PROGRAM, None, "sysctl_kho_off needs GRUB, and this node has no /usr/sbin/update-grub or no /boot/grub/grub.cfg"),
-        (kho.MENU, None, "sysctl_kho_off needs GRUB"),
+        (tuning.GRUB_PROGRAM, None, "sysctl_kho_off needs GRUB, and this node has no /usr/sbin/update-grub or no /boot/grub/grub.cfg"),
+        (tuning.GRUB_MENU, None, "sysctl_kho_off needs GRUB"),
         ("/sys/kernel/kexec_crash_size", "536870912\n", "kho=off is not safe here: /sys/kernel/kexec_crash_size is 536870912"),
-        (kho.FILE, "GRUB_TIMEOUT=1\n", "exists and is not managed by gb10.cluster"),
+        (tuning.KHO_FILE, "GRUB_TIMEOUT=1\n", "exists and is not managed by gb10.cluster"),
     ],
 )
 def test_refuses_before_anything_is_written(spark: Spark, path: str, text: str | None, sentence: str) -> None:
@@ -180,7 +180,7 @@ def test_refuses_before_anything_is_written(spark: Spark, path: str, text: str |
 
 
 def test_a_boot_loader_without_grub_that_has_it_is_enough(spark: Spark) -> None:
-    (spark.root / kho.PROGRAM[1:]).unlink()
+    (spark.root / tuning.GRUB_PROGRAM[1:]).unlink()
     spark.put("/proc/cmdline", "quiet kho=off\n")
     spark.put("/proc/meminfo", meminfo(MemFree=114.0, MemAvailable=113.0))
     done = spark.tune(kho_off=True)["kho"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._node import log
-from ansible_collections.gb10.cluster.plugins.module_utils._node.log import Reader, Record, records, stamp_to_ns, text_of
+from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api
+from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_api import LogReader, LogRecord, log_records, log_text, stamp_to_ns
 from unit.fixtures.docker.engine import frame
 
 A, B, C = "2026-11-21T05:00:00.000000001Z", "2026-11-21T05:00:00.5Z", "2026-11-21T05:00:01Z"
@@ -16,24 +16,24 @@ Entry = tuple[str, bytes]
 
 def test_frames_of_both_streams_come_out_in_order_and_unstamped() -> None:
     raw = frame(A, b"one\n") + frame(B, b"two\n", 2)
-    assert list(records([raw])) == [Record(stamp_to_ns(A), b"one\n"), Record(stamp_to_ns(B), b"two\n")]
+    assert list(log_records([raw])) == [LogRecord(stamp_to_ns(A), b"one\n"), LogRecord(stamp_to_ns(B), b"two\n")]
 
 
 def test_pieces_of_any_size_give_the_same_records() -> None:
     raw = frame(A, b"x" * PART) + frame(A, b"\xff\xfe\n", 2) + frame(B, b"\n")
-    assert list(records(raw[start : start + 7] for start in range(0, len(raw), 7))) == list(records([raw]))
+    assert list(log_records(raw[start : start + 7] for start in range(0, len(raw), 7))) == list(log_records([raw]))
 
 
 def test_an_unfinished_frame_is_not_a_record() -> None:
-    assert list(records([frame(A, b"one\n") + frame(B, b"two\n")[:-2]])) == [Record(stamp_to_ns(A), b"one\n")]
-    assert list(records([frame(A, b"one\n")[:5]])) == []
-    assert list(records([])) == []
+    assert list(log_records([frame(A, b"one\n") + frame(B, b"two\n")[:-2]])) == [LogRecord(stamp_to_ns(A), b"one\n")]
+    assert list(log_records([frame(A, b"one\n")[:5]])) == []
+    assert list(log_records([])) == []
 
 
 def test_a_container_with_a_terminal_has_no_frames() -> None:
     raw = f"{A} one\r\n{B} two".encode()
-    assert [record.text for record in records([raw])] == [b"one\r\n", b"two"]
-    assert [record.text for record in records([raw], partial=False)] == [b"one\r\n"]
+    assert [record.text for record in log_records([raw])] == [b"one\r\n", b"two"]
+    assert [record.text for record in log_records([raw], partial=False)] == [b"one\r\n"]
 
 
 def stamp(ns: int) -> str:
@@ -45,7 +45,7 @@ def follow(entries: list[Entry], limit: int, each: bool, steps: int = 1) -> byte
     out, cursor, visible = b"", "", 0
     while True:
         visible = min(visible + steps, len(entries))
-        reader = Reader(cursor, stamp_to_ns(stamp(0)))
+        reader = LogReader(cursor, stamp_to_ns(stamp(0)))
         new = [stamp_to_ns(time) >= reader.since for time, _text in entries[:visible]]
         sent = [entry for entry, kept in zip(entries, new) if kept] if each else entries[new.index(True) : visible] if True in new else []
         data = reader.read([b"".join(frame(*entry) for entry in sent)], limit)
@@ -79,20 +79,20 @@ def test_nothing_is_skipped_or_repeated(seed: int, each: bool) -> None:
 
 
 def test_the_position_moves_on_so_that_little_is_read_again() -> None:
-    reader = Reader("", stamp_to_ns(stamp(0)))
+    reader = LogReader("", stamp_to_ns(stamp(0)))
     reader.read([b"".join(frame(stamp(second * 10**9), b"x\n") for second in range(100))], 1 << 20)
     assert (reader.since, reader.count) == (stamp_to_ns(stamp(97 * 10**9)), 3)
 
 
 @pytest.mark.parametrize("cursor", ["", 0, "0", "5:3"])
 def test_an_empty_cursor_and_one_of_an_earlier_start_begin_at_the_containers_start(cursor: object) -> None:
-    reader = Reader(cursor, stamp_to_ns(A))
+    reader = LogReader(cursor, stamp_to_ns(A))
     assert reader.read([frame(B, b"new\n")], 100) == b"new\n"
-    assert Reader(reader.cursor).read([frame(B, b"new\n"), frame(B, b"more\n")], 100) == b"more\n"
+    assert LogReader(reader.cursor).read([frame(B, b"new\n"), frame(B, b"more\n")], 100) == b"more\n"
 
 
 def test_the_limit_holds_after_the_record_that_reaches_it() -> None:
-    reader = Reader("", 0)
+    reader = LogReader("", 0)
     raw = [frame(A, b"a" * 60), frame(B, b"b" * 60), frame(C, b"c" * 60)]
     assert reader.read(raw, 100) == b"a" * 60 + b"b" * 60
     assert reader.read(raw, 0) == b""
@@ -101,7 +101,7 @@ def test_the_limit_holds_after_the_record_that_reaches_it() -> None:
 
 @pytest.mark.parametrize(("limit", "kept"), [(1 << 20, (b"one\ntwo\n", False)), (6, (b"e\ntwo\n", True)), (4, (b"two\n", True)), (1, (b"\n", True))])
 def test_the_end_of_a_log_fits_a_limit(limit: int, kept: tuple[bytes, bool]) -> None:
-    assert text_of([frame(A, b"one\n"), frame(B, b"two\n")], limit) == kept
+    assert log_text([frame(A, b"one\n"), frame(B, b"two\n")], limit) == kept
 
 
 @pytest.mark.parametrize(
@@ -112,28 +112,28 @@ def test_the_end_of_a_log_fits_a_limit(limit: int, kept: tuple[bytes, bool]) -> 
     ],
 )  # fmt: skip
 def test_stamps(text: str, ns: int) -> None:
-    assert log.stamp_to_ns(text) == ns
+    assert docker_api.stamp_to_ns(text) == ns
 
 
 def test_stamps_of_fixed_width_sort_as_times_do() -> None:
     times = [0, 1, 10**9 - 1, 10**9, 1_790_000_000 * 10**9 + 5]
-    assert [stamp_to_ns(log.ns_to_stamp(ns)) for ns in times] == times
-    assert sorted(map(log.ns_to_stamp, times)) == [log.ns_to_stamp(ns) for ns in times]
+    assert [stamp_to_ns(docker_api.ns_to_stamp(ns)) for ns in times] == times
+    assert sorted(map(docker_api.ns_to_stamp, times)) == [docker_api.ns_to_stamp(ns) for ns in times]
 
 
 def test_lines_with_stamps_have_one_each_and_count_them_in_the_limit() -> None:
-    first, second = log.ns_to_stamp(1), log.ns_to_stamp(2)
+    first, second = docker_api.ns_to_stamp(1), docker_api.ns_to_stamp(2)
     pieces = [frame(first, b"a long "), frame(first, b"line\n"), frame(second, b"next\n")]
-    assert Reader().read(pieces, 1000, stamps=True).decode() == f"{first} a long line\n{second} next\n"
-    assert Reader().read(pieces, 40, stamps=True).decode() == f"{first} a long line\n"
+    assert LogReader().read(pieces, 1000, stamps=True).decode() == f"{first} a long line\n{second} next\n"
+    assert LogReader().read(pieces, 40, stamps=True).decode() == f"{first} a long line\n"
 
 
 def test_no_container_has_no_state() -> None:
-    assert log.state_of(None) is None
+    assert docker_api.state_of(None) is None
 
 
 def test_a_state_keeps_our_labels_only() -> None:
-    state = log.state_of(
+    state = docker_api.state_of(
         {
             "Id": "abc", "Name": "/x", "RestartCount": 2, "Image": "sha256:1",
             "State": {"Status": "exited", "Running": False, "ExitCode": 137, "OOMKilled": True},
@@ -147,4 +147,4 @@ def test_a_state_keeps_our_labels_only() -> None:
 
 def test_memory() -> None:
     text = "MemTotal:  100 kB\nMemFree: 50 kB\nMemAvailable: 70 kB\nHugePages_Total: 0\n"
-    assert log.memory_of(text, "oom_kill 3\npgfault 9\n") == {"total_kib": 100, "free_kib": 50, "available_kib": 70, "oom_kills": 3}
+    assert docker_api.memory_of(text, "oom_kill 3\npgfault 9\n") == {"total_kib": 100, "free_kib": 50, "available_kib": 70, "oom_kills": 3}

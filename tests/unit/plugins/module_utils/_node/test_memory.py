@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node
-from ansible_collections.gb10.cluster.plugins.module_utils._node import memory, memory_facts
+from ansible_collections.gb10.cluster.plugins.module_utils._node import memory
 from ansible_collections.gb10.cluster.plugins.module_utils._node.memory import GIB_KB, Buddy, Zone
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,13 +35,13 @@ def test_the_page_size_is_the_one_with_which_the_zones_add_up(page_kb: int, tota
 
 def test_computes_memavailable_as_this_kernel() -> None:
     """The calculation against the kernel that runs the tests: within 2 % of MemTotal."""
-    facts = memory_facts.gather(Node())
+    facts = memory.gather(Node())
     assert abs(memory.available_kb(facts.meminfo, facts.zones) - facts.meminfo["MemAvailable"]) < facts.meminfo["MemTotal"] // 50
 
 
 def test_computes_watermarks_as_this_kernel() -> None:
     """While a boost lasts, /proc/zoneinfo shows the watermarks with it. A guest's zones need not add up to its MemTotal (memory that comes on demand)."""
-    zones = memory_facts.gather(Node()).zones
+    zones = memory.gather(Node()).zones
     floor = int(Path("/proc/sys/vm/min_free_kbytes").read_text())
     scale = int(Path("/proc/sys/vm/watermark_scale_factor").read_text())
     for planned, live in zip(memory.watermarks(zones, floor, scale), zones, strict=True):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node, no_commands
-from ansible_collections.gb10.cluster.plugins.module_utils._node import memory, memory_facts
+from ansible_collections.gb10.cluster.plugins.module_utils._node import memory
 from ansible_collections.gb10.cluster.plugins.module_utils._node.memory import GIB_KB
 
 ZONEINFO = """Node 0, zone      DMA
@@ -49,14 +49,14 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def gathered(root: Path) -> memory_facts.Facts:
+def gathered(root: Path) -> memory.Facts:
     """Read the facts of a tree."""
-    return memory_facts.gather(Node(str(root), no_commands))
+    return memory.gather(Node(str(root), no_commands))
 
 
 def ask(root: Path) -> dict[str, Any]:
     """Return the report of a tree."""
-    return memory_facts.report(Node(str(root), no_commands), gathered(root))
+    return memory.report(Node(str(root), no_commands), gathered(root))
 
 
 def test_a_stock_spark(tree: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._node.memory_series import Sample, Series, parse
+from ansible_collections.gb10.cluster.plugins.module_utils._node.memory import Sample, Series, parse_series
 
 
 def memory(available: int, free: int = 1, swap: int = 16) -> dict[str, int]:
@@ -19,7 +19,7 @@ def filled(series: Series, count: int, step: float = 5.0) -> Series:
 def test_the_text_of_a_series_is_read_back() -> None:
     series = filled(Series(5, 10), 3)
     assert series.text() == "0 1 100 16;5 1 101 16;10 1 102 16"
-    assert parse(series.text()) == series.samples
+    assert parse_series(series.text()) == series.samples
 
 
 def test_samples_that_are_nearer_than_the_step_are_left_out() -> None:
@@ -54,10 +54,10 @@ def test_a_reading_without_figures_is_no_sample(reading: dict[str, int]) -> None
 
 @pytest.mark.parametrize("text", ["", "x", "1 2 3", "-1 2 3 4", "1 2 3 4 5", "1 2 3 " + "9" * 40, None, 7, ["1 2 3 4"]])
 def test_what_is_not_a_sample_is_left_out(text: object) -> None:
-    assert parse(text) == []
+    assert parse_series(text) == []
     if isinstance(text, str):
-        assert parse(f"{text};5 1 2 3") == [Sample(5, 1, 2, 3)]
+        assert parse_series(f"{text};5 1 2 3") == [Sample(5, 1, 2, 3)]
 
 
 def test_a_text_without_a_bound_is_read_to_its_last_samples() -> None:
-    assert len(parse("1 2 3 4;" * 50_000 + "2 2 3 4", 100)) == 100
+    assert len(parse_series("1 2 3 4;" * 50_000 + "2 2 3 4", 100)) == 100

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._node import mods
+from ansible_collections.gb10.cluster.plugins.module_utils._node import images
 
 
 def mod(path: str, repository: str | None = None, commit: str | None = None) -> dict[str, Any]:
@@ -16,7 +16,7 @@ def test_mods_are_applied_in_their_order_as_the_launcher_of_their_authors_does()
     """An archive of a repository is in no layer of the image, and is fetched once for all its mods."""
     hub, other, one = "https://github.com/eugr/spark-vllm-docker", "https://github.com/o/r.git", "1" * 40
     wanted = [mod("mods/fix-x", hub, one), mod("/srv/my mod/"), mod("mods/fix-y/", hub + "/", one), mod("a.patch", other, "2" * 40), mod("own.diff")]
-    lines = mods.dockerfile("o/vllm:1@sha256:d", wanted).splitlines()
+    lines = images.mods_dockerfile("o/vllm:1@sha256:d", wanted).splitlines()
     assert [line for line in lines if line.startswith(("FROM", "ADD"))] == [
         "FROM o/vllm:1@sha256:d AS source-1",
         f"ADD {hub}/archive/{one}.tar.gz /opt/gb10-source.tar.gz",
@@ -34,7 +34,7 @@ def test_mods_are_applied_in_their_order_as_the_launcher_of_their_authors_does()
     ]
     assert last[1] == 'RUN export WORKSPACE_DIR="$PWD"; cd /workspace/mods/fix-x && bash run.sh'
     assert last[-1].endswith(" && patch -p1 --batch -i /workspace/mods/own.diff")
-    assert mods.names(wanted)[1] == "2-my-mod"
+    assert images.mod_names(wanted)[1] == "2-my-mod"
 
 
 @pytest.mark.parametrize(
@@ -48,4 +48,4 @@ def test_mods_are_applied_in_their_order_as_the_launcher_of_their_authors_does()
     ],
 )
 def test_the_name_of_the_image_with_mods(base: str, name: str) -> None:
-    assert mods.reference(base, "abcdef" * 8) == name
+    assert images.mods_reference(base, "abcdef" * 8) == name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._node.group import refusal
+from ansible_collections.gb10.cluster.plugins.module_utils._node.group_state import refusal
 
 IDS = ("a" * 32, "b" * 32)
 

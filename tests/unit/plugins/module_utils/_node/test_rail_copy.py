@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._node import rail_copy
+from ansible_collections.gb10.cluster.plugins.module_utils._node import transfer
 
 #: Copies from the folder of the way, as rsync does with these options. A way without a folder is a rail without a link.
 RSYNC = f"""#!{sys.executable}
@@ -59,9 +59,9 @@ class Copy:
 
     def run(self, **env: str) -> tuple[int, str]:
         items = [{"path": name, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in NAMES.items()]
-        parts = rail_copy.shares(items, 2)
-        rail_copy.prepare(str(self.folder), rail_copy.client_files(str(self.folder), parts, PLACES, ["192.168.200.12", "fd00::12"]))
-        script = rail_copy.client_script(str(self.folder), str(self.staging), len(parts), 2).replace("sleep 1", ":")
+        parts = transfer.shares(items, 2)
+        transfer.prepare(str(self.folder), transfer.client_files(str(self.folder), parts, PLACES, ["192.168.200.12", "fd00::12"]))
+        script = transfer.client_script(str(self.folder), str(self.staging), len(parts), 2).replace("sleep 1", ":")
         done = subprocess.run(
             ["sh", "-c", script], env={"PATH": self.path, "SOURCES": str(self.sources), **env}, capture_output=True, text=True, check=False, timeout=60
         )
@@ -84,7 +84,7 @@ def test_a_copy_arrives_over_both_rails_and_reports_what_it_moved(copy: Copy) ->
     code, log = copy.run()
     assert (code, copy.arrived()) == (0, NAMES), log
     assert {call.split()[-2] for call in copy.calls()} == {"rail0:.", "rail1:."}
-    assert rail_copy.figures(log)["moved_bytes"] == sum(map(len, NAMES.values()))
+    assert transfer.figures(log)["moved_bytes"] == sum(map(len, NAMES.values()))
 
 
 def test_an_interrupted_copy_goes_on_where_it_stopped(copy: Copy) -> None:
@@ -92,7 +92,7 @@ def test_an_interrupted_copy_goes_on_where_it_stopped(copy: Copy) -> None:
     (copy.staging / "a.safetensors").write_bytes(b"a" * 2000)
     code, log = copy.run()
     assert (code, copy.arrived()) == (0, NAMES)
-    assert rail_copy.figures(log)["moved_bytes"] == sum(map(len, NAMES.values())) - 2000
+    assert transfer.figures(log)["moved_bytes"] == sum(map(len, NAMES.values())) - 2000
 
 
 def test_a_part_with_another_content_is_replaced(copy: Copy) -> None:
@@ -112,7 +112,7 @@ def test_files_that_arrive_with_another_content_twice_are_named(copy: Copy) -> N
     copy.offer("rail0", "rail1", **{"-dash": b"z"})
     code, log = copy.run()
     assert code == 1
-    assert rail_copy.failure(log, "3 KiB of 3 KiB").startswith("-dash arrived with another content than in the manifest, twice")
+    assert transfer.failure(log, "3 KiB of 3 KiB").startswith("-dash arrived with another content than in the manifest, twice")
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_files_that_arrive_with_another_content_twice_are_named(copy: Copy) -> N
 def test_a_copy_that_stops_is_one_sentence_with_its_remedy(copy: Copy, env: dict[str, str], found: str) -> None:
     code, log = copy.run(**env)
     assert code == 1
-    text = rail_copy.failure(log, "1 GiB of 2 GiB")
+    text = transfer.failure(log, "1 GiB of 2 GiB")
     assert text.startswith("the copy stopped after 1 GiB of 2 GiB (")
     assert found in text
     assert text.endswith("and run again, it goes on from there")
@@ -140,7 +140,7 @@ def test_the_fetching_end_pins_the_host_key_and_uses_no_other_configuration(copy
 
 
 def test_the_server_is_for_these_keys_addresses_and_one_folder() -> None:
-    files = rail_copy.server_files("/run/x", "/srv/it's", 5, ["10.0.0.1", "10.1.0.1"], ["10.0.0.2", "10.1.0.2"], ["ssh-ed25519 A", "ssh-ed25519 B"])
+    files = transfer.server_files("/run/x", "/srv/it's", 5, ["10.0.0.1", "10.1.0.1"], ["10.0.0.2", "10.1.0.2"], ["ssh-ed25519 A", "ssh-ed25519 B"])
     lines = files["sshd_config"].splitlines()
     assert "ForceCommand rrsync -ro '/srv/it'\"'\"'s'" in lines
     assert [line for line in lines if line.startswith("ListenAddress")] == ["ListenAddress 10.0.0.1", "ListenAddress 10.1.0.1"]
@@ -149,20 +149,20 @@ def test_the_server_is_for_these_keys_addresses_and_one_folder() -> None:
 
 
 def test_a_unit_sees_its_folders_only_and_is_bounded() -> None:
-    properties = rail_copy.sandbox("/run/gb10-cluster/copy-x", ['/srv/a "b" 5%:c'], ["/srv/store"])
+    properties = transfer.sandbox("/run/gb10-cluster/copy-x", ['/srv/a "b" 5%:c'], ["/srv/store"])
     assert 'BindReadOnlyPaths="/srv/a \\"b\\" 5%%\\:c"' in properties
     assert 'BindPaths="/run/gb10-cluster" "/srv/store"' in properties
-    assert {"TemporaryFileSystem=/ /run/sshd", "PrivateDevices=yes", "NoNewPrivileges=yes", *rail_copy.BOUNDS} <= set(properties)
+    assert {"TemporaryFileSystem=/ /run/sshd", "PrivateDevices=yes", "NoNewPrivileges=yes", *transfer.BOUNDS} <= set(properties)
     assert not [line for line in properties if "/etc" in line and "copy-x/etc" not in line]
 
 
 def test_shares_have_about_the_same_size() -> None:
     items: list[dict[str, Any]] = [{"path": str(size), "size": size} for size in (9, 7, 5, 4, 4, 3)]
-    assert [sorted(int(item["size"]) for item in part) for part in rail_copy.shares(items, 2)] == [[3, 4, 9], [4, 5, 7]]
-    assert rail_copy.shares(items[:1], 4) == [items[:1]]
+    assert [sorted(int(item["size"]) for item in part) for part in transfer.shares(items, 2)] == [[3, 4, 9], [4, 5, 7]]
+    assert transfer.shares(items[:1], 4) == [items[:1]]
 
 
 def test_the_files_of_a_job_have_the_accounts_that_its_unit_sees(tmp_path: Path) -> None:
-    rail_copy.prepare(str(tmp_path), {"x": "y"})
+    transfer.prepare(str(tmp_path), {"x": "y"})
     assert (tmp_path / "etc/passwd").read_text().startswith("root:x:0:0::/:/bin/sh\n")
     assert stat.S_IMODE((tmp_path / "etc").stat().st_mode) & 0o055 == 0o055

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._core.changes import Editor
-from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import HostError, Node
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Editor, HostError, Node
 from ansible_collections.gb10.cluster.plugins.module_utils._node import readahead as plan
 from ansible_collections.gb10.cluster.plugins.module_utils._node.readahead import Readahead
 from unit.fixtures.host.tree import Tree

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._node import release
+from ansible_collections.gb10.cluster.plugins.module_utils._node import releases
 
 
 def box(rel: str = "r1", running: bool = True, code: int = 0) -> dict[str, Any]:
@@ -18,18 +18,18 @@ def info(current: str = "r1", containers: list[dict[str, Any]] | None = None, re
 
 
 def test_the_name_changes_with_any_rank_and_only_with_content() -> None:
-    one = release.release_id([{"a": 1, "b": [1]}, {"c": 2}])
-    assert one == release.release_id([{"b": [1], "a": 1}, {"c": 2}])
-    assert one != release.release_id([{"a": 1, "b": [1]}, {"c": 3}])
+    one = releases.release_id([{"a": 1, "b": [1]}, {"c": 2}])
+    assert one == releases.release_id([{"b": [1], "a": 1}, {"c": 2}])
+    assert one != releases.release_id([{"a": 1, "b": [1]}, {"c": 3}])
     assert len(one) == 12
 
 
 def test_a_secret_names_a_release_without_showing() -> None:
-    first = release.fingerprint({"VLLM_API_KEY": "correct horse"}, "pair1")
-    assert first != release.fingerprint({"VLLM_API_KEY": "battery staple"}, "pair1")
-    assert first != release.fingerprint({"VLLM_API_KEY": "correct horse"}, "pair2")
+    first = releases.fingerprint({"VLLM_API_KEY": "correct horse"}, "pair1")
+    assert first != releases.fingerprint({"VLLM_API_KEY": "battery staple"}, "pair1")
+    assert first != releases.fingerprint({"VLLM_API_KEY": "correct horse"}, "pair2")
     assert "horse" not in first
-    assert release.fingerprint({}, "pair1") == ""
+    assert releases.fingerprint({}, "pair1") == ""
 
 
 HEAD, WORKER = "rank 0 on lab-1", "rank 1 on lab-2"
@@ -63,30 +63,30 @@ REASONS = [
 
 @pytest.mark.parametrize(("facts", "probe", "forced", "expected"), [r[1:] for r in REASONS], ids=[r[0] for r in REASONS])
 def test_reasons(facts: dict[str, Any], probe: dict[str, Any] | None, forced: bool, expected: list[str]) -> None:
-    assert release.start_reasons(facts, "r1", WORKER, probe, forced) == expected
+    assert releases.start_reasons(facts, "r1", WORKER, probe, forced) == expected
 
 
 def test_a_rank_that_runs_a_judged_release_without_a_record_of_it_needs_no_start() -> None:
     runs = info(current="r0")
-    assert release.start_reasons(runs, "r1", WORKER) == ["release r0 -> r1"]
-    assert release.start_reasons(runs, "r1", WORKER, judged={"passed": True}) == []
-    assert release.start_reasons(info(current="r0", containers=[box("r0")]), "r1", WORKER, judged={"passed": True}) == ["release r0 -> r1"]
+    assert releases.start_reasons(runs, "r1", WORKER) == ["release r0 -> r1"]
+    assert releases.start_reasons(runs, "r1", WORKER, judged={"passed": True}) == []
+    assert releases.start_reasons(info(current="r0", containers=[box("r0")]), "r1", WORKER, judged={"passed": True}) == ["release r0 -> r1"]
 
 
 def test_the_release_that_takes_down_is_the_running_one() -> None:
-    assert release.release_on_disk(info("r1", [box("r0")], [("r1", True), ("r0", True)])) == "r0"
-    assert release.release_on_disk(info("r1", [box("gone")], [("r1", True)])) == "r1"
-    assert release.release_on_disk(info("", [], [])) == ""
+    assert releases.release_on_disk(info("r1", [box("r0")], [("r1", True), ("r0", True)])) == "r0"
+    assert releases.release_on_disk(info("r1", [box("gone")], [("r1", True)])) == "r1"
+    assert releases.release_on_disk(info("", [], [])) == ""
 
 
 def test_last_good_is_common_to_all_ranks() -> None:
     head = info("r2", releases=[("r3", False), ("r2", True), ("r1", True)])
     worker = info("r2", releases=[("r3", False), ("r2", True), ("r1", True)])
-    assert release.last_good([head, worker], "r3") == "r2"
-    assert release.last_good([head, worker], "r2") == "r1"
-    assert release.last_good([head, info("r2", releases=[("r1", True)])], "r3") == "r1"
-    assert release.last_good([head, info("", releases=[])], "r3") == ""
-    assert release.last_good([], "r3") == ""
+    assert releases.last_good([head, worker], "r3") == "r2"
+    assert releases.last_good([head, worker], "r2") == "r1"
+    assert releases.last_good([head, info("r2", releases=[("r1", True)])], "r3") == "r1"
+    assert releases.last_good([head, info("", releases=[])], "r3") == ""
+    assert releases.last_good([], "r3") == ""
 
 
 GOOD = {"release": "r1", "passed": True}
@@ -101,42 +101,43 @@ def bound(found: dict[str, Any], gone: bool = False, **image: str) -> dict[str, 
 
 def test_a_tag_that_leads_to_another_content_is_a_new_release_and_named() -> None:
     rank = bound(info("r1", releases=[("r1", True)]), fingerprint="bbbb")
-    assert release.start_reasons(rank, "r2", HEAD) == ["release r1 -> r2", "image behind the tag changed: vllm:1 was sha256:old and is sha256:new"]
+    assert releases.start_reasons(rank, "r2", HEAD) == ["release r1 -> r2", "image behind the tag changed: vllm:1 was sha256:old and is sha256:new"]
 
 
 def test_the_same_content_under_another_id_is_the_same_release() -> None:
     rank = bound(info("r1", [{**box(), "image_fingerprint": "aaaa", "image_id": "sha256:old"}], [("r1", True)]), id="sha256:other-store")
-    assert release.start_reasons(rank, "r1", HEAD) == []
+    assert releases.start_reasons(rank, "r1", HEAD) == []
 
 
 def test_a_container_of_another_image_does_not_run_the_release() -> None:
     rank = bound(info("r1", [{**box(), "image_fingerprint": "cccc", "image_id": "sha256:cccc"}], [("r1", True)]))
-    assert release.start_reasons(rank, "r1", WORKER) == ["rank 1 on lab-2 runs another image (sha256:cccc) than release r1 names"]
+    assert releases.start_reasons(rank, "r1", WORKER) == ["rank 1 on lab-2 runs another image (sha256:cccc) than release r1 names"]
 
 
 @pytest.mark.parametrize("current", ["", "r0"], ids=["lost", "stale"])
 def test_a_link_that_is_lost_restarts_nothing_where_the_release_runs_and_was_judged(current: str) -> None:
-    assert release.start_reasons(info(current), "r1", HEAD, judged=GOOD) == []
-    assert release.start_reasons(info(current), "r1", HEAD) != [], "a boot that was interrupted was never judged"
-    assert release.start_reasons(info(current, containers=[]), "r1", HEAD, judged=GOOD) != []
+    assert releases.start_reasons(info(current), "r1", HEAD, judged=GOOD) == []
+    assert releases.start_reasons(info(current), "r1", HEAD) != [], "a boot that was interrupted was never judged"
+    assert releases.start_reasons(info(current, containers=[]), "r1", HEAD, judged=GOOD) != []
 
 
 def test_one_receipt_is_enough_to_go_back() -> None:
     head, worker = (info("r2", releases=[("r2", True), ("r1", good)]) for good in (True, False))
-    assert release.last_good([head, worker], "r2") == "r1"
-    assert release.lost_ways([head, worker], ["a", "b"], "r2", GOOD) == ["Release r1, the way back, has no receipt on b. The receipt of the other rank counts."]
+    assert releases.last_good([head, worker], "r2") == "r1"
+    lost = releases.lost_ways([head, worker], ["a", "b"], "r2", GOOD)
+    assert lost == ["Release r1, the way back, has no receipt on b. The receipt of the other rank counts."]
 
 
 def test_a_lost_folder_or_image_of_the_way_back_is_reported() -> None:
     head = info("r3", releases=[("r3", True), ("r2", True), ("r1", True)])
     worker = info("r3", releases=[("r3", True), ("r1", True)])
-    assert release.lost_ways([head, head], ["a", "b"], "r3", GOOD) == []
-    assert release.lost_ways([head, worker], ["a", "b"], "r3", GOOD) == [
+    assert releases.lost_ways([head, head], ["a", "b"], "r3", GOOD) == []
+    assert releases.lost_ways([head, worker], ["a", "b"], "r3", GOOD) == [
         "Release r2 passed its gate and cannot be started again: b does not keep its files any more. The way back is release r1."
     ]
     pruned = bound(info("r2", releases=[("r1", True)]), gone=True)
-    assert release.last_good([pruned, pruned], "r2") == ""
-    assert release.lost_ways([pruned, pruned], ["a", "b"], "r2", GOOD) == [
+    assert releases.last_good([pruned, pruned], "r2") == ""
+    assert releases.lost_ways([pruned, pruned], ["a", "b"], "r2", GOOD) == [
         "Release r1 passed its gate and cannot be started again: a does not have its image sha256:old any more; "
         "b does not have its image sha256:old any more. There is no release to go back to if the next boot fails."
     ]
@@ -144,52 +145,52 @@ def test_a_lost_folder_or_image_of_the_way_back_is_reported() -> None:
 
 def test_a_current_release_without_any_receipt_is_reported() -> None:
     rank = info("r1", releases=[("r1", False)])
-    assert release.lost_ways([rank, rank], ["a", "b"], "r2") == []
-    assert release.lost_ways([rank, rank], ["a", "b"], "r1")[0].startswith("Release r1 is current and no receipt of it is left")
+    assert releases.lost_ways([rank, rank], ["a", "b"], "r2") == []
+    assert releases.lost_ways([rank, rank], ["a", "b"], "r1")[0].startswith("Release r1 is current and no receipt of it is left")
 
 
 def test_the_receipt_comes_from_another_rank_or_the_controller() -> None:
     other = {"release": "r0", "passed": True}
-    assert release.judged_receipt([{"receipt": {}}, {"receipt": GOOD}], "r1") == GOOD
-    assert release.judged_receipt([{"receipt": other}], "r1", [other, "broken", GOOD]) == GOOD
-    assert release.judged_receipt([{"receipt": {**GOOD, "passed": False}}], "r1", [other]) == {}
+    assert releases.judged_receipt([{"receipt": {}}, {"receipt": GOOD}], "r1") == GOOD
+    assert releases.judged_receipt([{"receipt": other}], "r1", [other, "broken", GOOD]) == GOOD
+    assert releases.judged_receipt([{"receipt": {**GOOD, "passed": False}}], "r1", [other]) == {}
 
 
 def test_what_a_rank_has_lost_is_named() -> None:
     files = {"compose.yaml": "0640 aa", "release.json": "0640 bb"}
     whole = {"current": "r1", "releases": [{"id": "r1", "good": True, "files": files}]}
-    assert release.repairs(whole, "r1", files, GOOD) == []
-    assert release.repairs({"current": "r1", "releases": []}, "r1", files, GOOD) == ["the files of release r1 were missing"]
+    assert releases.repairs(whole, "r1", files, GOOD) == []
+    assert releases.repairs({"current": "r1", "releases": []}, "r1", files, GOOD) == ["the files of release r1 were missing"]
     torn = {"current": "r0", "releases": [{"id": "r1", "good": False, "files": {"compose.yaml": "0640 cc", "release.json": ""}}]}
-    assert release.repairs(torn, "r1", files, GOOD) == [
+    assert releases.repairs(torn, "r1", files, GOOD) == [
         "compose.yaml of release r1 differed from the inventory", "release.json of release r1 was missing",
         "the receipt of release r1 was missing", "the link current led to release r0",
     ]  # fmt: skip
-    assert release.repairs({**whole, "current": ""}, "r1", files) == ["the link current was missing"]
+    assert releases.repairs({**whole, "current": ""}, "r1", files) == ["the link current was missing"]
 
 
 def test_weights_that_differ_from_the_judged_ones_are_named_with_their_sizes() -> None:
     judged = {"proof": "1", "files": {"a": [6, "aaaa"], "b": [6, "bbbb"], "c": [6, "cccc"], "d": [6, "dddd"]}}
     now = {"proof": "2", "files": {"a": [6, "aaaa"], "b": [5, ""], "c": [6, "eeee"], "d": [-1, ""], "e": [1, "ffff"]}}
-    assert release.weights_differ(judged, now) == [
+    assert releases.weights_differ(judged, now) == [
         "b has 5 bytes instead of 6", "c (6 bytes) has another content (SHA-256 eeee instead of cccc)", "d is missing", "e is new (1 bytes)",
     ]  # fmt: skip
-    assert release.weights_differ(judged, judged) == []
-    assert release.weights_differ({}, now) == release.weights_differ(judged, {}) == [], "nothing is known of one of them"
+    assert releases.weights_differ(judged, judged) == []
+    assert releases.weights_differ({}, now) == releases.weights_differ(judged, {}) == [], "nothing is known of one of them"
     same, other = ({**now, "folders": folders} for folders in (["/m"], ["/m", "/drafter"]))
-    assert release.weights_differ({**judged, "folders": ["/m"]}, other) == [], "another drafter is another release"
-    assert release.weights_differ({**judged, "folders": ["/m"]}, same) == release.weights_differ(judged, now)
+    assert releases.weights_differ({**judged, "folders": ["/m"]}, other) == [], "another drafter is another release"
+    assert releases.weights_differ({**judged, "folders": ["/m"]}, same) == releases.weights_differ(judged, now)
 
 
 def test_old_releases_go_and_the_protected_stay() -> None:
     facts = info("r4", releases=[("r5", True), ("r4", True), ("r3", True), ("r2", True), ("r1", True)])
-    assert release.stale_releases(facts, 3, ["r5"]) == ["r2", "r1"]
-    assert release.stale_releases(facts, 3, ["r5", "r1"]) == ["r3", "r2"]
-    assert release.stale_releases(facts, 9, ["r5"]) == []
+    assert releases.stale_releases(facts, 3, ["r5"]) == ["r2", "r1"]
+    assert releases.stale_releases(facts, 3, ["r5", "r1"]) == ["r3", "r2"]
+    assert releases.stale_releases(facts, 9, ["r5"]) == []
 
 
 def test_a_release_that_has_never_passed_goes_before_one_that_has() -> None:
     facts = info("r5", releases=[("r5", True), ("r4", False), ("r3", True), ("r2", False), ("r1", True)])
-    assert release.stale_releases(facts, 3, ["r5"]) == ["r4", "r2"]
-    assert release.stale_releases(facts, 2, ["r5"]) == ["r1", "r4", "r2"]
-    assert release.stale_releases(facts, 2, ["r4"]) == ["r3", "r1", "r2"], "the release of this run stays"
+    assert releases.stale_releases(facts, 3, ["r5"]) == ["r4", "r2"]
+    assert releases.stale_releases(facts, 2, ["r5"]) == ["r1", "r4", "r2"]
+    assert releases.stale_releases(facts, 2, ["r4"]) == ["r3", "r1", "r2"], "the release of this run stays"

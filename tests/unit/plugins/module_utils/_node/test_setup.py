@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._core.changes import Editor
-from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import HostError, Node
-from ansible_collections.gb10.cluster.plugins.module_utils._node.client import DockerError
-from ansible_collections.gb10.cluster.plugins.module_utils._node.engine import DROP_IN, LIMITS
-from ansible_collections.gb10.cluster.plugins.module_utils._node.setup import Setup
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Editor, HostError, Node
+from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_api import DockerError
+from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_engine import DROP_IN, LIMITS
+from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_setup import Setup
 from unit.fixtures.docker.engine import FakeEngine, serving
 from unit.fixtures.host.tree import Tree
 

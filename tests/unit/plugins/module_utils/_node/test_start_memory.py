@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node
-from ansible_collections.gb10.cluster.plugins.module_utils._node import memory_facts
+from ansible_collections.gb10.cluster.plugins.module_utils._node import memory
 
 GIB = 1 << 20
 
@@ -30,14 +30,14 @@ def test_dirty_pages_are_written_before_the_cache_is_dropped(root: Path) -> None
         seen.append((list(argv), values(root)))  # type: ignore[call-overload]  # a list of words
         return 127 if argv == ["systemd-detect-virt", "--container"] else 0, "", ""
 
-    assert memory_facts.reclaim(Node(str(root), run)) == ""
+    assert memory.reclaim(Node(str(root), run)) == ""
     assert (["sync"], ["", ""]) in seen
     assert values(root) == ["3\n", "1\n"]
 
 
 def test_a_container_leaves_the_page_cache_of_its_host(root: Path) -> None:
     (root / ".dockerenv").write_text("")
-    note = memory_facts.reclaim(Node(str(root)))
+    note = memory.reclaim(Node(str(root)))
     assert note == (
         "This node is a container (docker), and the page cache belongs to its host. It is not dropped before the start, and MemAvailable is waited for"
         " instead of MemFree."
@@ -54,7 +54,7 @@ def test_the_largest_processes_the_cache_and_the_driver_are_named(root: Path) ->
         folder.mkdir()
         (folder / "comm").write_text(f"{name}\n")
         (folder / "statm").write_text(f"99999999 {resident} {shared} 1 0 1 0\n" if name else "")
-    assert memory_facts.held_by(Node(str(root))) == (
+    assert memory.held_by(Node(str(root))) == (
         "MemFree 5.0 GiB, page cache 23.0 GiB, shared memory 2.0 GiB, python3 (PID 7) 20.0 GiB, ray::IDLE (PID 8) 5.0 GiB,"
         " neither a process nor cache, on a GB10 the GPU driver 61.0 GiB"
     )
@@ -62,4 +62,4 @@ def test_the_largest_processes_the_cache_and_the_driver_are_named(root: Path) ->
 
 def test_a_meminfo_that_is_not_valid_names_nothing(root: Path) -> None:
     (root / "proc/meminfo").write_text("nonsense\n")
-    assert memory_facts.held_by(Node(str(root))) == ""
+    assert memory.held_by(Node(str(root))) == ""

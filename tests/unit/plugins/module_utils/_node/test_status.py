@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._node import group, status
+from ansible_collections.gb10.cluster.plugins.module_utils._node import group_state
 
 HEAD: dict[str, Any] = {
     "containers": [
@@ -28,7 +28,7 @@ def text(infos: list[dict[str, Any]], logs: list[dict[str, Any]] | None = None, 
     hosts = [f"spark-{number}" for number in range(1, len(infos) + 1)]
     found = {"state": state, "ok": state == "serves", "sentence": f"The sentence of {state}.", "release": "4f0c"}
     notes = [agent] if agent else []
-    return status.lines([{**status.document(found, "pair1", hosts, infos, logs or [{}] * len(infos)), "notes": notes}])
+    return group_state.status_lines([{**group_state.status_document(found, "pair1", hosts, infos, logs or [{}] * len(infos)), "notes": notes}])
 
 
 def columns(lines: list[str]) -> list[dict[str, str]]:
@@ -103,8 +103,8 @@ def test_a_node_that_was_not_read_or_has_no_container_has_a_row() -> None:
 
 
 def test_all_groups_share_one_table() -> None:
-    found = [status.document(group.group_status([HEAD], name, ["h"]), name, ["h"], [HEAD], [{}]) for name in ("pair1", "a-longer-name")]
-    lines = status.lines(found)
+    found = [group_state.status_document(group_state.group_status([HEAD], name, ["h"]), name, ["h"], [HEAD], [{}]) for name in ("pair1", "a-longer-name")]
+    lines = group_state.status_lines(found)
     assert [(row["group"], row["host"]) for row in columns(lines)] == [("pair1", "h"), ("a-longer-name", "h")]
     assert [document["schema"] for document in found] == ["gb10.cluster/status/1"] * 2
     assert found[0]["ranks"][0]["memory_kib"] == {"total": 127 << 20, "available": 20 << 20, "free": 10 << 20}
@@ -115,12 +115,12 @@ def test_kept_releases_are_a_table_with_the_current_one_marked() -> None:
         {"id": "4f0c61d2a9be", "good": True, "time": 1795239181, "profile": "b12x-fp8-1m", "pool_tokens": 1766005},
         {"id": "77aa00000000", "good": False, "time": 1795230000},
     ]
-    document = status.kept_document({"releases": releases, "current": "4f0c61d2a9be"}, "pair1", "spark-1")
+    document = group_state.kept_document({"releases": releases, "current": "4f0c61d2a9be"}, "pair1", "spark-1")
     assert [(each["release"], each["current"], each["pool_tokens"]) for each in document["releases"]] == [
         ("4f0c61d2a9be", True, 1766005),
         ("77aa00000000", False, None),
     ]
-    assert status.kept_lines(document) == [
+    assert group_state.kept_lines(document) == [
         "",
         "pair1 keeps 2 releases on spark-1.",
         "",
@@ -129,10 +129,10 @@ def test_kept_releases_are_a_table_with_the_current_one_marked() -> None:
         "77aa00000000  -            2026-11-21T03:00:00Z  never passed          -  -",
         "",
     ]
-    assert status.kept_lines({**document, "releases": []}) == ["", "pair1 keeps 0 releases on spark-1."]
+    assert group_state.kept_lines({**document, "releases": []}) == ["", "pair1 keeps 0 releases on spark-1."]
 
 
 @pytest.mark.parametrize(("finished", "since"), [("2026-11-21T08:00:00.5Z", "2026-11-21T08:00:00Z"), ("0001-01-01T00:00:00Z", "")])
 def test_a_container_that_does_not_run_has_the_time_of_its_end(finished: str, since: str) -> None:
     info = changed(status="exited", running=False, finished_at=finished)
-    assert status.rank(info)["containers"][0]["since"] == since
+    assert group_state.rank_document(info)["containers"][0]["since"] == since

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import HostError, Node, later_lines
-from ansible_collections.gb10.cluster.plugins.module_utils._node import memory, sysctl
+from ansible_collections.gb10.cluster.plugins.module_utils._node import memory, settings
 
 TOTAL_121 = int(121.69 * memory.GIB_KB)
 BY_CLASS = {"121": 3145728, "119": 3145728}
@@ -23,7 +23,7 @@ KEYS: dict[str, str] = {
 
 @pytest.mark.parametrize(("written", "expected"), KEYS.items(), ids=KEYS.keys())
 def test_keys_are_written_in_two_ways(written: str, expected: str) -> None:
-    assert sysctl.dotted(written) == expected
+    assert settings.dotted(written) == expected
 
 
 CONFIGURATION = """# /etc/sysctl.d/10-a.conf
@@ -45,8 +45,8 @@ def test_lines_that_systemd_reads_later_have_their_file_and_number() -> None:
         return 0, CONFIGURATION, ""
 
     node = Node("/", answer)
-    assert later_lines(node, "sysctl.d", sysctl.DROP_IN)[-1] == ("/etc/sysctl.d/99-sysctl.conf line 4", "-vm/dirty_ratio=5")
-    assert {place.partition(" ")[0] for place, _line in later_lines(node, "sysctl.d", sysctl.DROP_IN)} == {"/etc/sysctl.d/99-sysctl.conf"}
+    assert later_lines(node, "sysctl.d", settings.SYSCTL_DROP_IN)[-1] == ("/etc/sysctl.d/99-sysctl.conf line 4", "-vm/dirty_ratio=5")
+    assert {place.partition(" ")[0] for place, _line in later_lines(node, "sysctl.d", settings.SYSCTL_DROP_IN)} == {"/etc/sysctl.d/99-sysctl.conf"}
     assert asked[0] == ["systemd-analyze", "cat-config", "sysctl.d"]
 
 
@@ -70,10 +70,10 @@ OVERRIDES: dict[str, tuple[list[str], list[str]]] = {
 
 @pytest.mark.parametrize(("lines", "expected"), OVERRIDES.values(), ids=OVERRIDES.keys())
 def test_overrides_are_named_by_file_and_line(lines: list[str], expected: list[str]) -> None:
-    found = sysctl.overrides([(f"/etc/z.conf line {number}", line) for number, line in enumerate(lines, 1)], {"vm.dirty_ratio": "5"})
+    found = settings.overrides([(f"/etc/z.conf line {number}", line) for number, line in enumerate(lines, 1)], {"vm.dirty_ratio": "5"})
     assert len(found) == len(expected)
     if expected:
-        message = sysctl.override_message(found, {"vm.dirty_ratio": "5"})
+        message = settings.override_message(found, {"vm.dirty_ratio": "5"})
         assert message.startswith(expected[0])
         assert "Remove the line from /etc/z.conf, or set sysctl_dirty_ratio to leave" in message
 
@@ -90,17 +90,17 @@ FLOORS: dict[str, tuple[str, int, int, str]] = {
 
 @pytest.mark.parametrize(("option", "total", "stock", "expected"), FLOORS.values(), ids=FLOORS.keys())
 def test_floors(option: str, total: int, stock: int, expected: str) -> None:
-    assert sysctl.choose_floor(option, total, BY_CLASS, 2.5, stock)[0] == expected
+    assert settings.choose_floor(option, total, BY_CLASS, 2.5, stock)[0] == expected
 
 
-def settings(**values: str) -> dict[str, str]:
+def values(**values: str) -> dict[str, str]:
     """Return the settings of the role with changes."""
     return {"vm.dirty_ratio": "5", "vm.dirty_background_ratio": "2", "vm.swappiness": "auto", **{f"vm.{key}": value for key, value in values.items()}}
 
 
 REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
     "a floor that starves": ({"option": str(20 * memory.GIB_KB)}, "more than 10 % of the .* Choose at most"),
-    "background above": ({"values": settings(dirty_background_ratio="5")}, "sysctl_dirty_background_ratio is 5"),
+    "background above": ({"values": values(dirty_background_ratio="5")}, "sysctl_dirty_background_ratio is 5"),
     "not a sysctl": ({"extra": {"min_free_kbytes": 5}}, "sysctl_settings has the key 'min_free_kbytes'"),
     "twice": ({"extra": {"vm/dirty_ratio": 5}}, "sysctl_settings sets vm.dirty_ratio.* Use sysctl_dirty_ratio"),
 }
@@ -109,8 +109,8 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize(("case", "message"), REFUSALS.values(), ids=REFUSALS.keys())
 def test_refusals(case: dict[str, Any], message: str) -> None:
     with pytest.raises(HostError, match=message):
-        sysctl.desired(
-            case.get("values", settings()), sysctl.choose_floor(case.get("option", "auto"), TOTAL_121, BY_CLASS, 2.5)[0], "off", case.get("extra", {})
+        settings.desired_sysctls(
+            case.get("values", values()), settings.choose_floor(case.get("option", "auto"), TOTAL_121, BY_CLASS, 2.5)[0], "off", case.get("extra", {})
         )
 
 
@@ -126,4 +126,4 @@ HEADROOM: dict[str, tuple[float, float, bool]] = {
 @pytest.mark.parametrize(("available", "cost", "fine"), HEADROOM.values(), ids=HEADROOM.keys())
 def test_a_floor_is_not_raised_under_a_full_node(available: float, cost: float, fine: bool) -> None:
     meminfo = {"MemTotal": TOTAL_121, "MemAvailable": int(available * memory.GIB_KB)}
-    assert (sysctl.headroom_problem(meminfo, int(cost * memory.GIB_KB), "3145728") == "") is fine
+    assert (settings.headroom_problem(meminfo, int(cost * memory.GIB_KB), "3145728") == "") is fine

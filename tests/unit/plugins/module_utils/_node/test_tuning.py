@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._core.changes import Editor
-from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import HostError, Node, RecordError
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Editor, HostError, Node, RecordError
 from ansible_collections.gb10.cluster.plugins.module_utils._node.memory import GIB_KB
-from ansible_collections.gb10.cluster.plugins.module_utils._node.sysctl import DROP_IN
+from ansible_collections.gb10.cluster.plugins.module_utils._node.settings import SYSCTL_DROP_IN
 from ansible_collections.gb10.cluster.plugins.module_utils._node.tuning import EARLYOOM, OOMD, SWAP_TARGET, MemoryPolicy, room_problem
 from unit.fixtures.host.tree import Tree
 
@@ -168,7 +167,7 @@ FAULTS: dict[str, tuple[dict[str, Any], dict[str, str], str]] = {
         {"/proc/meminfo": meminfo(MemFree=3.0, MemAvailable=3.9)},
         r"Swap contains 3\.5 GiB",
     ),
-    "a file of another owner": ({}, {DROP_IN: "vm.swappiness = 1\n"}, r"60-gb10-cluster\.conf exists and is not managed"),
+    "a file of another owner": ({}, {SYSCTL_DROP_IN: "vm.swappiness = 1\n"}, r"60-gb10-cluster\.conf exists and is not managed"),
     "another tmpfiles.d file": (
         {"lru_gen_min_ttl_ms": "100"},
         {TTL_FILE: "w /sys/x - - - - 1\n", TTL: "0\n", "/sys/kernel/mm/lru_gen/enabled": "0x0007\n"},
@@ -225,7 +224,7 @@ def test_a_setting_that_is_not_desired_any_more_is_restored(machine: Machine) ->
     machine.tune()
     result = machine.tune(vfs_cache_pressure="leave")
     assert "vm.vfs_cache_pressure: 200 -> 100" in result["changes"]
-    assert "vfs_cache_pressure" not in machine.get(DROP_IN)
+    assert "vfs_cache_pressure" not in machine.get(SYSCTL_DROP_IN)
 
 
 def test_services_of_swap_are_stopped_and_restored(machine: Machine) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._node import unit_job
-from ansible_collections.gb10.cluster.plugins.module_utils._node.unit_job import Job, JobError
+from ansible_collections.gb10.cluster.plugins.module_utils._node import transfer
+from ansible_collections.gb10.cluster.plugins.module_utils._node.transfer import Job, JobError
 
 
 class Systemd:
@@ -86,11 +86,11 @@ def test_unit_that_cannot_start_leaves_nothing(job: Job) -> None:
     ids=["start", "still-running", "ended", "without-a-step"],
 )
 def test_module_follows_by_steps(job: Job, monkeypatch: pytest.MonkeyPatch, step: str, active: int, started: bool, ends: dict[str, Any] | None) -> None:
-    monkeypatch.setattr(unit_job, "SLICE_SECONDS", 0.05)
+    monkeypatch.setattr(transfer, "SLICE_SECONDS", 0.05)
     job.run.active = active  # type: ignore[attr-defined]
     starts: list[int] = []
     try:
-        unit_job.follow(Module(step), job, lambda: starts.append(1), lambda: {"done": 5})
+        transfer.follow(Module(step), job, lambda: starts.append(1), lambda: {"done": 5})
         result = None
     except EndedError as ended:
         result = ended.args[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._node import watchdog
+from ansible_collections.gb10.cluster.plugins.module_utils._node import tuning
 
 SBSA = {"identity": "SBSA Generic Watchdog", "state": "inactive", "timeout": "10", "min_timeout": "3", "max_timeout": "0", "nowayout": "0", "armed": "0"}
 
@@ -21,10 +21,10 @@ SBSA = {"identity": "SBSA Generic Watchdog", "state": "inactive", "timeout": "10
     ],
 )
 def test_the_device_limits_the_watchdog(changes: dict[str, str], seconds: int, message: str) -> None:
-    found = watchdog.problem({**SBSA, **changes}, seconds)
+    found = tuning.watchdog_problem({**SBSA, **changes}, seconds)
     assert bool(found) is bool(message)
     assert re.search(message, found)
 
 
 def test_the_watchdog_of_a_reboot_fits_the_device() -> None:
-    assert watchdog.render(20, {**SBSA, "max_timeout": "30"}).endswith("RuntimeWatchdogSec=20\nRebootWatchdogSec=30\n")
+    assert tuning.render_watchdog(20, {**SBSA, "max_timeout": "30"}).endswith("RuntimeWatchdogSec=20\nRebootWatchdogSec=30\n")

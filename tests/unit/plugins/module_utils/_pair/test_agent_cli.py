@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._checks import doctor
 from ansible_collections.gb10.cluster.plugins.module_utils._core import redact
-from ansible_collections.gb10.cluster.plugins.module_utils._node.log import ns_to_stamp, stamp_to_ns
-from ansible_collections.gb10.cluster.plugins.module_utils._pair import commands, log_slice, logs, look, protocol, verbs_change
-from ansible_collections.gb10.cluster.plugins.module_utils._pair import group as place
+from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_api import ns_to_stamp, stamp_to_ns
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import commands, logs, look, protocol, verbs_change
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import commands as place
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.logs import Line
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.protocol import AgentMissing, RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.service import Service
@@ -79,7 +79,7 @@ def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     monkeypatch.setattr(socket, "gethostname", lambda: "lab-1")
     monkeypatch.setattr(verbs_change, "POLL_SECONDS", 5.0)
     found = Group(tmp_path, capsys)
-    monkeypatch.setattr(log_slice, "run", lambda arguments, _secrets: protocol.reply_of(found.ranks[0].handle({**arguments, "verb": "slice"})))
+    monkeypatch.setattr(logs, "run_slice", lambda arguments, _secrets: protocol.reply_of(found.ranks[0].handle({**arguments, "verb": "slice"})))
     yield found
     for service in found.services:
         service.close()

@@ -19,10 +19,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._pair import cli, config, history, listener, protocol
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import cli, evidence, protocol, session
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import service as module
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.actor import Refused
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.folder import Folder
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.files import Folder
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.protocol import AgentMissing, RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.rank import RankService
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.service import Service
@@ -70,7 +70,7 @@ def worker(tmp_path: Path) -> Iterator[Node]:
 
 def test_readings_of_the_sampler_become_the_history_and_the_end_writes_it(tmp_path: Path) -> None:
     node = Node(tmp_path, rank=1)
-    kept = history.History(Folder(str(tmp_path), "agent"))
+    kept = evidence.History(Folder(str(tmp_path), "agent"))
     sampler = SimpleNamespace(settings={"enabled": True}, run=lambda: None, close=lambda: None, changed=None)
     vars(node.rank).update(history=kept, sampler=sampler, asked_at=-1.0)
     node.service.start()
@@ -96,7 +96,7 @@ def test_settings_of_the_watch_that_do_not_fit_are_one_line_of_the_journal(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], watch: dict[str, Any], line: str
 ) -> None:
     (tmp_path / "agent.json").write_text(json.dumps({**configuration(tmp_path, rank=1), "watch": watch}), encoding="utf-8")
-    loaded = config.load(str(tmp_path / "agent.json"))
+    loaded = protocol.load_config(str(tmp_path / "agent.json"))
     assert RankService(loaded).sampler.settings["restarts"] == 5
     service = Service(loaded, run_dir=str(tmp_path / "run"), rank=FakeRank())
     service.start()
@@ -118,7 +118,7 @@ def test_the_session_socket_belongs_to_the_group_if_it_exists(tmp_path: Path) ->
     import grp
 
     name = grp.getgrgid(os.getgid()).gr_name
-    listening = listener.bound(str(tmp_path / "session.sock"), 0o660, name)
+    listening = session.bound(str(tmp_path / "session.sock"), 0o660, name)
     listening.close()
     assert stat.S_IMODE((tmp_path / "session.sock").stat().st_mode) == 0o660
 
@@ -160,7 +160,7 @@ def test_refuses_a_line_above_the_limit(worker: Node, monkeypatch: pytest.Monkey
 
 def test_bounds_the_connections_of_each_socket(worker: Node) -> None:
     with contextlib.ExitStack() as stack:
-        for _number in range(listener.MAX_CONNECTIONS):
+        for _number in range(session.MAX_CONNECTIONS):
             connection = stack.enter_context(socket.socket(socket.AF_UNIX))
             connection.connect(str(worker.run / "session.sock"))
         reply = worker.raw(protocol.encode({"v": 1, "verb": "hello"}), "session.sock")

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._pair import folder as module
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.folder import Store
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import files as module
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.files import Store
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._node import client
-from ansible_collections.gb10.cluster.plugins.module_utils._pair import api_key
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.folder import Folder
+from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import files
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.files import Folder
 
 KEY = "a-key-of-an-earlier-run"
 LINE = f"VLLM_API_KEY={KEY}\n"
@@ -21,13 +21,13 @@ LINE = f"VLLM_API_KEY={KEY}\n"
 def running(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The environment of each container of the group that runs; none at first."""
     found: list[list[str]] = []
-    monkeypatch.setattr(client, "list_containers", lambda labels, _socket, stopped: [{"Id": str(n)} for n in range(len(found))])
-    monkeypatch.setattr(client, "inspect", lambda name, _socket: {"Id": name, "Config": {"Env": found[int(name)]}})
+    monkeypatch.setattr(docker_api, "list_containers", lambda labels, _socket, stopped: [{"Id": str(n)} for n in range(len(found))])
+    monkeypatch.setattr(docker_api, "inspect", lambda name, _socket: {"Id": name, "Config": {"Env": found[int(name)]}})
     return found
 
 
 def run(folder: Path, check: bool = False) -> dict[str, Any]:
-    return api_key.keep(str(folder), "pair1", check)
+    return files.keep_key(str(folder), "pair1", check)
 
 
 def test_a_key_is_made_once_and_kept(tmp_path: Path) -> None:
@@ -103,9 +103,9 @@ def test_a_file_that_was_removed_and_a_container_without_such_a_key_give_a_new_o
 
 def test_an_engine_that_does_not_answer_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def silent(*_arguments: Any, **_more: Any) -> list[dict[str, Any]]:
-        raise client.DockerError("The Docker Engine is off.")
+        raise docker_api.DockerError("The Docker Engine is off.")
 
-    monkeypatch.setattr(client, "list_containers", silent)
+    monkeypatch.setattr(docker_api, "list_containers", silent)
     (tmp_path / "api_key").write_text(LINE)
     assert run(tmp_path)["new"] is False
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe
-from ansible_collections.gb10.cluster.plugins.module_utils._pair import check, commands, status
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, bench
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import commands, verbs_read
 
 RELEASE = {"release": "4f0c61d2a9be", "profile": "mine", "host": "10.0.0.11", "port": 8888}
 FRANCE = [{"prompt": "The capital of France is", "expect": "Paris"}]
@@ -27,7 +27,7 @@ class Head:
         (folder / "pair1/current").mkdir(parents=True)
         (folder / "pair1/current/release.json").write_text(json.dumps(RELEASE), encoding="utf-8")
         monkeypatch.setattr(api_probe, "run", self.answer)
-        monkeypatch.setattr(status, "document", lambda *_arguments: {"faults": []})
+        monkeypatch.setattr(verbs_read, "status_document", lambda *_arguments: {"faults": []})
 
     def answer(self, arguments: dict[str, Any]) -> dict[str, Any]:
         self.asked.append(arguments)
@@ -66,11 +66,11 @@ def test_every_level_is_asked_at_once_with_the_key_of_the_release_that_runs(head
 
 def test_the_document_has_all_that_the_text_has(head: Head) -> None:
     found = head.document()
-    assert check.lines(found)[-1] == found["sentence"] == VERDICT
+    assert bench.check_lines(found)[-1] == found["sentence"] == VERDICT
     assert (found["schema"], found["group"], found["release"], found["passed"]) == ("gb10.cluster/sanity/1", "pair1", "4f0c61d2a9be", True)
     assert [(each["concurrency"], each["aggregate_tok_s"]) for each in found["rows"]] == [(1, 8.0), (2, 16.0)]
     head.texts = ["Paris.", "It is\n Paris."]
-    assert "2          0.50       4    8.0  It is Paris." in check.lines(head.document("--streams", "--concurrency=2"))
+    assert "2          0.50       4    8.0  It is Paris." in bench.check_lines(head.document("--streams", "--concurrency=2"))
 
 
 @pytest.mark.parametrize("streams", [(), ("--streams",)])

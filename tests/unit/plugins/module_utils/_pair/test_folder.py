@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.folder import Folder
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.files import Folder
 
 
 def test_files_are_for_root_only_and_leave_nothing_else(tmp_path: Path) -> None:

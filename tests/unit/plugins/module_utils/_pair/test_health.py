@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import Group, Rank
-from ansible_collections.gb10.cluster.plugins.module_utils._checks.node import heat
-from ansible_collections.gb10.cluster.plugins.module_utils._core.command import LATE
+from ansible_collections.gb10.cluster.plugins.module_utils._checks.docker import heat
+from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import LATE
 from ansible_collections.gb10.cluster.plugins.module_utils._core.finding import Finding
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node, no_commands
-from ansible_collections.gb10.cluster.plugins.module_utils._pair import health
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import look
 
 OOM = "2026-11-22T20:15:00+0000 spark-1 kernel: Out of memory: Killed process 4711 (VLLM) total-vm:1kB, anon-rss:1kB, file-rss:0kB, shmem-rss:0kB, UID:0\n"
 LOG = "(EngineCore) ERROR 11-22 20:15:00 [core.py:1] Traceback\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
@@ -36,7 +36,7 @@ def test_both_boots_are_read_and_an_end_without_shutdown_is_noticed() -> None:
     run = Commands(
         {"--lines=100": (0, OOM, ""), "--boot=0": (0, "2026-11-23T08:00:00+0000 spark-1 kernel: Linux version 6.17\n", ""), "--boot=-1": (0, OOM, "")}
     )
-    logs = health.kernel_logs(run)
+    logs = look.kernel_logs(run)
     assert [(event["id"], event["boot"]) for event in logs["events"]] == [("oom_killed", -1)]
     assert (logs["skipped"], logs["unclean"]) == ({}, "2026-11-22T20:15:00+0000")
 
@@ -51,7 +51,7 @@ def test_both_boots_are_read_and_an_end_without_shutdown_is_noticed() -> None:
     ],
 )
 def test_a_journal_that_cannot_be_read_has_a_reason(answer: tuple[int, str, str], reason: str) -> None:
-    logs = health.kernel_logs(Commands({"journalctl": answer}))
+    logs = look.kernel_logs(Commands({"journalctl": answer}))
     assert (logs["events"], logs["unclean"]) == ([], "")
     assert set(logs["skipped"].values()) == {reason}
 
@@ -68,7 +68,7 @@ def test_a_journal_that_cannot_be_read_has_a_reason(answer: tuple[int, str, str]
     ],
 )
 def test_a_gpu_without_figures_has_a_reason(answer: tuple[int, str, str], error: str) -> None:
-    found, why = health.gpu_power(Commands({"nvidia-smi": answer}))
+    found, why = look.gpu_power(Commands({"nvidia-smi": answer}))
     assert (len(found), why) == (0 if error else 1, error)
 
 
@@ -77,7 +77,7 @@ def test_thermal_zones_have_their_critical_temperature(tmp_path: Path) -> None:
     zone.mkdir(parents=True)
     for name, text in {"type": "acpitz", "temp": "52100", "trip_point_0_type": "critical", "trip_point_0_temp": "105000"}.items():
         (zone / name).write_text(f"{text}\n", encoding="ascii")
-    assert health.temperatures(Node(str(tmp_path), no_commands)) == [{"name": "acpitz", "temperature_c": 52.1, "critical_c": 105.0}]
+    assert look.temperatures(Node(str(tmp_path), no_commands)) == [{"name": "acpitz", "temperature_c": 52.1, "critical_c": 105.0}]
 
 
 def test_the_boot_log_of_the_newest_evidence_is_parsed(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_the_boot_log_of_the_newest_evidence_is_parsed(tmp_path: Path) -> None:
         body = LOG if label == "new-1" else "nothing\n"
         (folder / "rank0-one.txt").write_text(f"== container gb10-pair1-rank0: log\n{body}\n== /proc/meminfo\nMemTotal: 1 kB\n", encoding="utf-8")
         os.utime(folder, (1e9 - age, 1e9 - age))
-    found = health.kept_boot_log(str(tmp_path / "evidence"))
+    found = look.kept_boot_log(str(tmp_path / "evidence"))
     assert (found["label"], found["state"]) == ("new-1", "failed")
     assert "OutOfMemoryError" in found["failure"]["line"]
 
@@ -96,13 +96,13 @@ def test_the_boot_log_of_the_newest_evidence_is_parsed(tmp_path: Path) -> None:
 def test_without_evidence_there_is_no_boot_log(tmp_path: Path, made: list[str]) -> None:
     for folder in made:
         (tmp_path / folder).mkdir(parents=True)
-    assert health.kept_boot_log(str(tmp_path / "evidence")) == health.NO_BOOT
+    assert look.kept_boot_log(str(tmp_path / "evidence")) == look.NO_BOOT
 
 
 def test_a_container_has_the_kernel_of_its_host(tmp_path: Path) -> None:
     (tmp_path / ".dockerenv").touch()
     run = Commands({})
-    found = health.gather(Node(str(tmp_path), no_commands), run, str(tmp_path / "evidence"))
+    found = look.gather_health(Node(str(tmp_path), no_commands), run, str(tmp_path / "evidence"))
     assert set(found["kernel"]["skipped"]) == {"this boot", "the previous boot"}
     assert found["zones"] == []
     assert not [argv for argv in run.asked if argv[0] == "journalctl"]
@@ -121,7 +121,7 @@ IDLE = "45, 11.20, 0, 208, 3003\n"
 
 
 def test_reads_figures_and_leaves_out_what_the_driver_does_not_report() -> None:
-    (gpu,) = health.gpus("45, 11.20, 0, [N/A], 3003\n", "0x0000000000000001\n")
+    (gpu,) = look.gpus("45, 11.20, 0, [N/A], 3003\n", "0x0000000000000001\n")
     assert gpu == {"temperature_c": 45.0, "power_w": 11.2, "utilization": 0.0, "sm_mhz": None, "max_mhz": 3003.0, "reasons": 1}
 
 
@@ -139,23 +139,23 @@ def test_reads_figures_and_leaves_out_what_the_driver_does_not_report() -> None:
     ],
 )
 def test_each_problem_is_named(row: str, reasons: str, problem: str) -> None:
-    assert [name for name, _text in judged(health.gpus(row, reasons), [])[0]] == ([problem] if problem else [])
+    assert [name for name, _text in judged(look.gpus(row, reasons), [])[0]] == ([problem] if problem else [])
 
 
 def test_a_sensor_near_its_critical_temperature_is_a_problem() -> None:
-    near = health.zone("acpitz\n", "101000\n", {"critical": "105000\n", "passive": "95000\n"})
-    far = health.zone("acpitz\n", "52100\n", {"critical": "105000\n"})
-    unknown = health.zone("acpitz\n", "52100\n", {})
-    assert health.zone("acpitz\n", "", {}) is None
+    near = look.zone("acpitz\n", "101000\n", {"critical": "105000\n", "passive": "95000\n"})
+    far = look.zone("acpitz\n", "52100\n", {"critical": "105000\n"})
+    unknown = look.zone("acpitz\n", "52100\n", {})
+    assert look.zone("acpitz\n", "", {}) is None
     assert [name for name, _text in judged([], [each for each in (near, far, unknown) if each])[0]] == ["sensor_hot"]
 
 
 def test_shows_the_figures_in_a_few_words() -> None:
-    zone = health.zone("acpitz", "52100", {})
-    assert judged(health.gpus(IDLE, "0x1"), [zone])[1] == ["one: GPU 45 °C, 11.2 W, hottest sensor 52.1 °C"]
+    zone = look.zone("acpitz", "52100", {})
+    assert judged(look.gpus(IDLE, "0x1"), [zone])[1] == ["one: GPU 45 °C, 11.2 W, hottest sensor 52.1 °C"]
     assert judged([], []) == ([], [])
 
 
 def test_a_figure_that_the_driver_does_not_report_is_left_out() -> None:
-    ((_name, text),) = judged(health.gpus("[N/A], [N/A], 96, 1500, 3003", "0x20"), [])[0]
+    ((_name, text),) = judged(look.gpus("[N/A], [N/A], 96, 1500, 3003", "0x20"), [])[0]
     assert text == "the GPU is hot and slows down (GPU at 1500 MHz)"

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._node.memory_series import parse
-from ansible_collections.gb10.cluster.plugins.module_utils._pair import history
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.folder import Folder
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.history import DAY_MOST, FILE, MOST, History
+from ansible_collections.gb10.cluster.plugins.module_utils._node.memory import parse_series
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import evidence
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.evidence import DAY_MOST, MEMORY_FILE, MOST, History
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.files import Folder
 
 START = 1_795_000_000
 SAMPLE: dict[str, Any] = {"memory": {"free_kib": 2 << 20, "available_kib": 100 << 20, "swap_free_kib": 16 << 20}}
@@ -21,7 +21,7 @@ class Kept:
 
     def __init__(self, folder: Path) -> None:
         self.now = float(START)
-        self.path = folder / "agent" / FILE
+        self.path = folder / "agent" / MEMORY_FILE
         self.writes = 0
         self.state = Folder(str(folder), "agent")
         self.history = History(self.state, lambda: self.now)
@@ -42,7 +42,7 @@ def kept(tmp_path: Path) -> Kept:
 
 def test_the_last_half_hour_is_kept_in_steps_of_five_seconds_and_the_day_in_minutes(kept: Kept) -> None:
     kept.sample(3600)
-    recent, day = (parse(kept.history.shown()[key]) for key in ("recent", "day"))
+    recent, day = (parse_series(kept.history.shown()[key]) for key in ("recent", "day"))
     assert len(recent) == MOST
     assert 5 <= recent[1].seconds - recent[0].seconds <= 6
     assert len(day) == 60
@@ -50,12 +50,12 @@ def test_the_last_half_hour_is_kept_in_steps_of_five_seconds_and_the_day_in_minu
 
 
 def test_two_days_stay_within_the_bounds_of_memory_and_disk(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "SAVE_SECONDS", 14400.0)  # tracemalloc makes each write slow
+    monkeypatch.setattr(evidence, "SAVE_SECONDS", 14400.0)  # tracemalloc makes each write slow
     tracemalloc.start()
     kept.sample(2 * 86400, step=60)
     used, _peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert len(parse(kept.history.shown()["day"], 5000)) == DAY_MOST
+    assert len(parse_series(kept.history.shown()["day"], 5000)) == DAY_MOST
     assert used < 2 << 20
     assert kept.path.stat().st_size < 64 << 10
 
@@ -71,5 +71,5 @@ def test_the_day_survives_a_restart_of_the_agent(kept: Kept) -> None:
     later = Kept(kept.path.parents[1])
     later.now = kept.now + 60
     later.sample(120)
-    day = parse(later.history.shown()["day"])
+    day = parse_series(later.history.shown()["day"])
     assert [day[0].seconds, len(day)] == [START, 12]

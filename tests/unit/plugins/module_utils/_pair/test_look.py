@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node
-from ansible_collections.gb10.cluster.plugins.module_utils._gate import liveness
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe
 from ansible_collections.gb10.cluster.plugins.module_utils._node import node
-from ansible_collections.gb10.cluster.plugins.module_utils._node.client import DockerError
-from ansible_collections.gb10.cluster.plugins.module_utils._pair import api_key, look, protocol
+from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_api import DockerError
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import files, look, protocol
 from unit.fixtures.docker.engine import serving
 
 RECEIPT = {"release": "4f0c", "time": "2026-11-25T07:00:00Z", "passed": True, "seconds": 50.0, "checks": [{"name": "x"}], "ranks": [{"rank": 0, "facts": {}}]}
@@ -56,7 +56,7 @@ def test_full_file_systems_are_those_of_the_group_and_of_the_data_of_the_docker_
 
 
 def test_an_api_that_refuses_the_key_names_the_file_that_is_missing_or_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(liveness.Watch, "check", lambda _watch: {"http_status": 401, "text": "HTTP 401"})
+    monkeypatch.setattr(api_probe.LivenessWatch, "check", lambda _watch: {"http_status": 401, "text": "HTTP 401"})
     assert look.alive(str(tmp_path), {"url": "http://127.0.0.1:9"})["text"] == "HTTP 401: the file of the API key is missing on the head"
     (tmp_path / "api_key").write_text("VLLM_API_KEY=other\n", encoding="utf-8")
     assert look.alive(str(tmp_path), {"url": "http://127.0.0.1:9"})["text"].endswith("the container has another API key than the files on the head")
@@ -64,9 +64,9 @@ def test_an_api_that_refuses_the_key_names_the_file_that_is_missing_or_differs(t
 
 def test_a_head_that_lost_its_folder_is_asked_with_the_key_of_its_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keys: list[str] = []
-    monkeypatch.setattr(liveness.Watch, "__init__", lambda _watch, ask: keys.append(ask.key))
-    monkeypatch.setattr(liveness.Watch, "check", lambda _watch: {"http_status": 200})
-    monkeypatch.setattr(api_key, "_environments", lambda _group: [["A=b", "VLLM_API_KEY=the-key-of-the-container"]])
+    monkeypatch.setattr(api_probe.LivenessWatch, "__init__", lambda _watch, ask: keys.append(ask.key))
+    monkeypatch.setattr(api_probe.LivenessWatch, "check", lambda _watch: {"http_status": 200})
+    monkeypatch.setattr(files, "_environments", lambda _group: [["A=b", "VLLM_API_KEY=the-key-of-the-container"]])
     look.alive(str(tmp_path / "pair1"), {"url": "http://127.0.0.1:9"})
     put(tmp_path, "releases/4f0c/compose.yaml", "services: {}\n")
     look.alive(str(tmp_path / "pair1"), {"url": "http://127.0.0.1:9"})

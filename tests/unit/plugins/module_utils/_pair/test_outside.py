@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import outside
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.outside import Outside
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.settings import merged
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.rules import merged_settings
 
 SAMPLE: dict[str, Any] = {"containers": [{"running": True}], "memory": {"available_kib": 1024, "total_kib": 2048}, "gpus": [], "rails": []}
 
 
 def reports(tmp_path: Path, rank: int = 1, **settings: Any) -> Outside:
-    return Outside({"group": "pair1", "rank": rank, "hosts": ["one", "two"]}, merged(settings), str(tmp_path), dict)
+    return Outside({"group": "pair1", "rank": rank, "hosts": ["one", "two"]}, merged_settings(settings), str(tmp_path), dict)
 
 
 def waits_for(path: Path) -> list[dict[str, Any]]:

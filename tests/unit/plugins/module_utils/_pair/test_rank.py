@@ -15,15 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._core import command
-from ansible_collections.gb10.cluster.plugins.module_utils._core.command import run_command
+from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
+from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe
-from ansible_collections.gb10.cluster.plugins.module_utils._node import files, node
-from ansible_collections.gb10.cluster.plugins.module_utils._node import log as docker_log
-from ansible_collections.gb10.cluster.plugins.module_utils._node.release import last_good, lost_ways, start_reasons
-from ansible_collections.gb10.cluster.plugins.module_utils._pair import evidence, fabric, holds, log_slice, protocol, rank
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.folder import Folder
+from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api, node, releases
+from ansible_collections.gb10.cluster.plugins.module_utils._node.releases import last_good, lost_ways, start_reasons
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import evidence, files, logs, protocol, rank
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.files import Folder
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.protocol import RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.rank import RankService
 from unit.fixtures.docker.engine import FakeEngine, serving
@@ -193,8 +192,8 @@ def test_the_highest_generation_counts_also_if_it_cannot_be_written(owned: Machi
 
 def test_a_full_disk_does_not_keep_an_owned_rank_from_being_started(owned: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     owned.put_release("4f0c", fabric={"addresses": ["192.168.100.2"]})
-    monkeypatch.setattr(fabric, "resolve", lambda *_arguments: ({"NCCL_IB_HCA": "rocep1"}, ""))
-    monkeypatch.setattr(rank, "RUN", str(tmp_path / "run"))
+    monkeypatch.setattr(files, "resolve_fabric", lambda *_arguments: ({"NCCL_IB_HCA": "rocep1"}, ""))
+    monkeypatch.setattr(protocol, "RUN", str(tmp_path / "run"))
     monkeypatch.setattr(Folder, "write", guarded(Folder.write, str(owned.folder)))
     monkeypatch.setattr(os, "unlink", no_space)  # as on a read-only disk, also of what is not there
     assert owned.do("claim", generation=8)["generation"] == 8
@@ -396,7 +395,7 @@ def test_record_keeps_a_rollback_to_this_release(owned: Machine, monkeypatch: py
     owned.do("record", **done, rolled_back={"from": "5a5a", "to": "4f0c"})
     assert json.loads(found.read_text()) == {"from": "5a5a", "to": "4f0c"}
     owned.do("record", **done)
-    monkeypatch.setattr(files, "record_rollback", no_space)
+    monkeypatch.setattr(releases, "record_rollback", no_space)
     note = owned.do("record", **done, rolled_back={"from": "5a5a", "to": "4f0c"})["note"]
     assert note.startswith("could not record the rollback: ")
     assert note.endswith("No space left on device. The next one may return to the release that was left.")
@@ -474,7 +473,7 @@ def test_a_hold_survives_a_clock_that_is_set_after_it_and_ends_with_its_seconds(
     boot.parent.mkdir(parents=True)
     boot.write_text("b1\n")
     passed = 100.0
-    monkeypatch.setattr(holds, "booted", lambda: passed)
+    monkeypatch.setattr(files, "booted", lambda: passed)
     for before, after in ((1000.0, NTP), (NTP + 1e9, NTP)):
         owned.now = before
         owned.root_asks("hold", name="reboot", reason="r", seconds=60)
@@ -540,7 +539,7 @@ def test_look_names_what_a_release_lacks(owned: Machine, monkeypatch: pytest.Mon
 def test_a_slice_has_no_known_secret_in_any_form(owned: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     (owned.put_release("4f0c") / "secrets.env").write_text("VLLM_API_KEY='open \"sesame'\n")
     text = b'a \xff open "sesame, {"x": "open \\"sesame"}, open+%22sesame\n'
-    monkeypatch.setattr(log_slice, "take", lambda **_arguments: {"log": base64.b64encode(text).decode()})
+    monkeypatch.setattr(logs, "take_slice", lambda **_arguments: {"log": base64.b64encode(text).decode()})
     assert base64.b64decode(owned.do("slice", container=CONTAINER)["log"]) == b'a \xff ********, {"x": "********"}, ********\n'
 
 
@@ -550,7 +549,7 @@ def test_an_error_has_no_known_secret(owned: Machine, monkeypatch: pytest.Monkey
     def fail(**_arguments: Any) -> dict[str, Any]:
         raise ValueError("bad value 'open sesame'")
 
-    monkeypatch.setattr(log_slice, "take", fail)
+    monkeypatch.setattr(logs, "take_slice", fail)
     assert "sesame" not in json.dumps(owned.ask("slice", container=CONTAINER))
 
 
@@ -587,7 +586,7 @@ def memory_of(total: int, free: int, available: int) -> dict[str, int]:
 
 
 def test_free_memory_counts_for_a_start_once_the_page_cache_was_dropped(owned: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(docker_log, "memory_of", lambda _text: memory_of(100, 10, 90))
+    monkeypatch.setattr(docker_api, "memory_of", lambda _text: memory_of(100, 10, 90))
     vm = node_files(owned)
     assert owned.do("look", free_share=0.7, free_only=True)["blocked"] == ""  # nothing was dropped yet
     assert owned.do("reclaim") == {"note": ""}
@@ -599,7 +598,7 @@ def test_free_memory_counts_for_a_start_once_the_page_cache_was_dropped(owned: M
 
 
 def test_a_node_whose_page_cache_cannot_be_dropped_waits_for_available_memory(owned: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(docker_log, "memory_of", lambda _text: memory_of(100, 10, 90))
+    monkeypatch.setattr(docker_api, "memory_of", lambda _text: memory_of(100, 10, 90))
     vm = node_files(owned)
     assert owned.do("reclaim") == {"note": ""}
     (vm / "drop_caches").unlink()
@@ -660,7 +659,7 @@ def test_a_command_does_not_inherit_the_agents_protection_from_the_kernel(tmp_pa
     with subprocess.Popen(["sleep", "60"]) as child:
         score = Path(f"/proc/{child.pid}/oom_score_adj")
         score.write_text("300")
-        command._leave_to_the_kernel(child.pid)
+        bounded._leave_to_the_kernel(child.pid)
         found = score.read_text().strip()
         child.kill()
     assert found == expected

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._pair import commands, rollback
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import commands, verbs_change
 from ansible_collections.gb10.cluster.plugins.modules import gb10
 from module_run import run_module
 
@@ -43,7 +43,7 @@ def look(current: str = "new", missing: Sequence[str] = (), weights: Mapping[str
 )
 def test_the_last_good_release_that_is_not_current_is_chosen(named: str, last: dict[str, str], second: dict[str, str], expected: tuple[str, bool]) -> None:
     looks = [look(new="good", tried="new", old="good", older="good"), look("new", (), MODEL, **second)]
-    assert rollback.chosen(looks, named, last) == expected
+    assert verbs_change.chosen(looks, named, last) == expected
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_the_last_good_release_that_is_not_current_is_chosen(named: str, last: d
     ids=["kept", "missing-on-a-rank", "none", "first"],
 )  # fmt: skip
 def test_a_release_that_a_rank_does_not_keep_is_refused(release: str, looks: list[dict[str, Any]], sentence: str) -> None:
-    assert rollback.not_kept("pair1", looks, release) == sentence
+    assert verbs_change.not_kept("pair1", looks, release) == sentence
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_release_that_a_rank_does_not_keep_is_refused(release: str, looks: lis
     ids=["usable", "image-gone", "damaged", "weights", "weights-of-another-model", "weights-in-use"],
 )  # fmt: skip
 def test_a_release_that_a_rank_cannot_start_is_refused(second: dict[str, Any], given: dict[str, Any], sentence: str) -> None:
-    found = rollback.unusable(HOSTS, [look(old="good"), second] if given is not LOST else [second] * 2, "old", given)
+    found = verbs_change.unusable(HOSTS, [look(old="good"), second] if given is not LOST else [second] * 2, "old", given)
     assert found.startswith(sentence)
     assert bool(found) is bool(sentence)
 
@@ -112,16 +112,16 @@ SAME = "pair1 serves release old, profile p, and nothing was changed"
     ],
 )
 def test_the_headline_names_both_releases_or_that_nothing_changes(found: dict[str, Any], do: str, how: str, back: bool, sentence: str) -> None:
-    assert rollback.sentence(found, {"do": do, "text": "the start of another run"}, how, back) == sentence
+    assert verbs_change.sentence(found, {"do": do, "text": "the start of another run"}, how, back) == sentence
 
 
 def test_the_difference_is_that_of_the_compose_files_without_the_names_of_the_releases(tmp_path: Path) -> None:
     for name, text in {"old": "a: 1\nb: 2\nc: 3\nlabel: gb10.cluster.release=old\n", "new": "a: 1\nb: 4\nc: 3\nlabel: gb10.cluster.release=new\n"}.items():
         (tmp_path / "releases" / name).mkdir(parents=True)
         (tmp_path / "releases" / name / "compose.yaml").write_text(text)
-    assert rollback.difference(str(tmp_path), "new", "old") == [" a: 1", "-b: 4", "+b: 2", " c: 3"]
-    assert rollback.difference(str(tmp_path), "old", "old") == []
-    assert rollback.difference(str(tmp_path), "", "old") == rollback.difference(str(tmp_path), "gone", "old") == []
+    assert verbs_change.difference(str(tmp_path), "new", "old") == [" a: 1", "-b: 4", "+b: 2", " c: 3"]
+    assert verbs_change.difference(str(tmp_path), "old", "old") == []
+    assert verbs_change.difference(str(tmp_path), "", "old") == verbs_change.difference(str(tmp_path), "gone", "old") == []
 
 
 @pytest.mark.parametrize(("code", "check"), [(0, False), (0, True), (1, False)])

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import sampler
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.rules import merged_settings
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.sampler import Sampler
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.settings import merged
 from unit.fixtures.docker.engine import FakeEngine, serving
 from unit.fixtures.host.tree import Tree
 
@@ -40,7 +40,7 @@ class Rank(Tree):
         (group / "releases" / RELEASE / "release.json").write_text(json.dumps({"fabric": {"addresses": ["192.168.200.12/24"]}}))
         self.container()
         self.sampler = Sampler(
-            "pair1", str(group), merged({}), self.run, docker_socket=str(folder / "docker.sock"), root=str(self.root), clock=lambda: self.now
+            "pair1", str(group), merged_settings({}), self.run, docker_socket=str(folder / "docker.sock"), root=str(self.root), clock=lambda: self.now
         )
         self.sampler.report = self.reports.append
         self.sampler.wait(RELEASE, -1, 0.0)
@@ -208,7 +208,7 @@ def test_memory_that_falls_as_in_a_healthy_boot_stops_nothing(rank: Rank, levels
 
 
 def test_the_level_alone_decides_without_seconds_ahead(rank: Rank) -> None:
-    rank.sampler.settings = merged({"memory_fall_seconds": 0})
+    rank.sampler.settings = merged_settings({"memory_fall_seconds": 0})
     for level in (9.9, 7.4, 4.9, 2.4, 2.4):
         rank.memory(level)
         rank.take(1.0)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.settings import DEFAULTS, SettingsError, merged, usable
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.rules import DEFAULTS, SettingsError, merged_settings, usable_settings
 
 
 def test_a_given_value_replaces_its_default_and_none_does_not() -> None:
-    assert merged({"restarts": 2, "hook": None}) == {**DEFAULTS, "restarts": 2}
-    assert merged(None) == DEFAULTS
+    assert merged_settings({"restarts": 2, "hook": None}) == {**DEFAULTS, "restarts": 2}
+    assert merged_settings(None) == DEFAULTS
 
 
 @pytest.mark.parametrize(
@@ -27,15 +27,15 @@ def test_a_given_value_replaces_its_default_and_none_does_not() -> None:
 )
 def test_a_wrong_value_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError) as error:
-        merged(given)
+        merged_settings(given)
     assert str(error.value).startswith(message)
 
 
 def test_settings_of_another_version_are_left_out_with_a_sentence_each() -> None:
     given = {"wedge_second": 3, "restarts": "many", "hook": "echo", "head_seconds": 5, "lost_seconds": 4.0, "memory_floor_gib": 9.0, "wedge_seconds": 0}
-    found, problems = usable(given)
+    found, problems = usable_settings(given)
     assert found == {**DEFAULTS, "lost_seconds": 4.0}
     assert len(problems) == 6
     assert problems[0].startswith("wedge_second is not a setting of the watch.")
     assert all(problem.endswith(". It is ignored. Run site.yml.") for problem in problems)
-    assert usable(None) == (DEFAULTS, [])
+    assert usable_settings(None) == (DEFAULTS, [])

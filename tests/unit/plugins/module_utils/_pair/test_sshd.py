@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._pair import sshd
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import session
 
 USUAL = """port 22
 addressfamily any
@@ -25,7 +25,7 @@ ARGUMENTS: dict[str, Any] = {"groups": ["gb10-agent"], "host": "spark-1", "addre
 
 def problems(*lines: str, without: str = "") -> list[str]:
     kept = [line for line in USUAL.splitlines() if not (without and line.startswith(without))]
-    return sshd.problems("\n".join([*kept, *lines]) + "\n", **ARGUMENTS)
+    return session.sshd_problems("\n".join([*kept, *lines]) + "\n", **ARGUMENTS)
 
 
 ALLOWED = {
@@ -81,11 +81,11 @@ def test_every_violation_is_reported() -> None:
 def test_the_output_for_a_match_block_decides() -> None:
     """`Match User gb10-agent` with its own values: sshd -T prints the effective ones only."""
     matched = USUAL.replace("forcecommand none", "forcecommand /usr/local/sbin/gb10 connect").replace("permitrootlogin without-password", "permittty no")
-    assert sshd.problems(matched, **ARGUMENTS) == []
+    assert session.sshd_problems(matched, **ARGUMENTS) == []
     overridden = USUAL.replace("forcecommand none", "forcecommand /bin/false")
-    assert sshd.problems(overridden, **ARGUMENTS) != []
+    assert session.sshd_problems(overridden, **ARGUMENTS) != []
 
 
 @pytest.mark.parametrize(("text", "port"), [(USUAL, 22), ("port 2222\nport 22\n", 2222), ("", 22), ("port 0\n", 22), ("Port 2022\n", 2022)])
 def test_the_port(text: str, port: int) -> None:
-    assert sshd.port_of(text) == port
+    assert session.sshd_port(text) == port

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node
-from ansible_collections.gb10.cluster.plugins.module_utils._pair import info, standing
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import look, standing
 
 REASONS = ["rank 0 is not running"]
 
@@ -99,7 +99,7 @@ VERSION = hashlib.sha256(b"a program").hexdigest()[:12]
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A node with an agent's files on rank 0."""
-    monkeypatch.setattr(info, "TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr(look, "TIMEOUT_SECONDS", 0.3)
     for path in ("usr/local/sbin", "etc/gb10-cluster"):
         (tmp_path / path).mkdir(parents=True)
     (tmp_path / "usr/local/sbin/gb10").write_bytes(b"a program")
@@ -110,7 +110,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_state_of_an_agent_is_read_from_its_socket(node: Path) -> None:
     seen = serve(node / "s", json.dumps({"ok": True, "result": state(final=False)}).encode() + b"\n")
-    found = info.read(Node(str(node)), None, str(node / "s"))
+    found = look.read_agent(Node(str(node)), None, str(node / "s"))
     assert (found["version"], found["state"], found["converges"], found["head_id"]) == (VERSION, state(final=False), True, "m")
     assert json.loads(seen[0]) == {"v": 1, "verb": "state"}
 
@@ -118,7 +118,7 @@ def test_state_of_an_agent_is_read_from_its_socket(node: Path) -> None:
 @pytest.mark.parametrize("answer", [b"", b"not JSON\n", b"[]\n", b'{"ok": false, "error": "no"}\n', b'{"cut'])
 def test_agent_without_a_usable_answer_has_no_state(node: Path, answer: bytes) -> None:
     serve(node / "s", answer)
-    found = info.read(Node(str(node)), None, str(node / "s"))
+    found = look.read_agent(Node(str(node)), None, str(node / "s"))
     assert (found["version"], found["state"], found["converges"]) == (VERSION, {}, False)
 
 
@@ -130,14 +130,14 @@ def sshd(argv: Sequence[str]) -> tuple[int, str, str]:
 def test_node_without_an_agent_has_its_keys_and_no_version(tmp_path: Path) -> None:
     (tmp_path / "etc/ssh").mkdir(parents=True)
     (tmp_path / "etc/ssh/ssh_host_ed25519_key.pub").write_text("ssh-ed25519 AAAA root@lab-1\n", encoding="utf-8")
-    found = info.read(Node(str(tmp_path), sshd), None, str(tmp_path / "absent"))
+    found = look.read_agent(Node(str(tmp_path), sshd), None, str(tmp_path / "absent"))
     assert (found["host_keys"], found["ssh_port"], found["sshd_problems"]) == (["ssh-ed25519 AAAA"], 2222, [])
     assert (found["version"], found["state"], found["public_key"], found["head_id"], found["enabled"]) == ("", {}, "", "", False)
     assert set(found["files"].values()) == {""}
 
 
 def test_a_worker_names_what_refuses_the_head(tmp_path: Path) -> None:
-    [problem] = info.read(Node(str(tmp_path), sshd), {"name": "lab-1", "address": "192.168.200.11"}, str(tmp_path / "absent"))["sshd_problems"]
+    [problem] = look.read_agent(Node(str(tmp_path), sshd), {"name": "lab-1", "address": "192.168.200.11"}, str(tmp_path / "absent"))["sshd_problems"]
     assert problem.startswith("sshd has AllowUsers me for user gb10-agent from lab-1 (192.168.200.11).")
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.commands import desire
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.group import CommandError
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.commands import CommandError, desire
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.protocol import AgentMissing, RankError
 
 PARAMS: dict[str, Any] = {"state": "serving", "release": "abc", "by": "admin@ctl", "reasons": [], "options": {"timeout": 60}, "takeover": False, "seen": 0}

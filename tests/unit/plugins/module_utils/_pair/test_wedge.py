@@ -7,9 +7,9 @@ import json
 from typing import Optional
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._gate import metrics
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import measures
 from ansible_collections.gb10.cluster.plugins.module_utils._node import gpu
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.wedge import Wedge
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.rules import Wedge
 from shared_samples import needs_shared, samples
 
 SETTLE = 1.5  # seconds until the averaged power of nvidia-smi follows the state
@@ -63,7 +63,7 @@ WORKS, HANGS = ("decode", "decode again"), ("wedge", "request to a dead rank")
 
 def replay(ranks: slice) -> list[ONE]:
     """Return the recording with requests and tokens, which follow from the marks: tokens advance in a decode, requests run in a decode and a wedge."""
-    page = metrics.sample((samples() / "gpu" / "01.metrics.txt").read_text())
+    page = measures.sample((samples() / "gpu" / "01.metrics.txt").read_text())
     assert page is not None
     tokens, before = page.tokens, 0.0
     out: list[ONE] = []

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import caches, compose
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose, values
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
 from shipped_profiles import LEAST, SHIPPED, place
 
@@ -66,10 +66,10 @@ def test_what_changes_no_kernel_keeps_the_cache(over: dict[str, Any], options: d
 
 
 def test_only_the_caches_of_the_profile_get_the_key() -> None:
-    assert caches.keyed("/m/cache", ["/m/cache"], "k") == "/m/cache-k"
-    assert caches.keyed("/m/cache/deep", ["/m/cache"], "k") == "/m/cache-k/deep"
-    assert caches.keyed("/m/cache2", ["/m/cache"], "k") == "/m/cache2"
-    assert caches.keyed("/m/cache/b/c", ["/m/cache", "/m/cache/b"], "k") == "/m/cache/b-k/c"
+    assert values.with_cache_key("/m/cache", ["/m/cache"], "k") == "/m/cache-k"
+    assert values.with_cache_key("/m/cache/deep", ["/m/cache"], "k") == "/m/cache-k/deep"
+    assert values.with_cache_key("/m/cache2", ["/m/cache"], "k") == "/m/cache2"
+    assert values.with_cache_key("/m/cache/b/c", ["/m/cache", "/m/cache/b"], "k") == "/m/cache/b-k/c"
 
 
 def test_the_owner_has_the_last_word() -> None:
@@ -83,12 +83,12 @@ def test_the_owner_has_the_last_word() -> None:
 @pytest.mark.parametrize("volumes", [[], ["{model_store}/c:/cache:ro"], ["{model_store}/other:/cache"]])
 def test_without_a_writable_mount_of_the_cache_no_variable_is_added(volumes: list[str]) -> None:
     box = {"volumes": volumes, "cache_dirs": ["{model_store}/c"]}
-    assert set(caches.environment(resolve("mini", {"mini": {**LEAST, "container": box}}))) == set(caches.LIMITS)
+    assert set(values.added_environment(resolve("mini", {"mini": {**LEAST, "container": box}}))) == set(values.TIME_LIMITS)
 
 
 def test_the_limits_of_vllm_follow_the_phases() -> None:
     own = resolve("mine", SHIPPED, {"mine": {"extends": BASE, "launch": {"phase_seconds": {"rendezvous": 1, "load": 20, "init": 300}}}})
-    added = caches.environment(own)
+    added = values.added_environment(own)
     assert (added["VLLM_ENGINE_READY_TIMEOUT_S"], added["VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"]) == ("321", "300")
 
 
@@ -113,4 +113,4 @@ def test_nccl_prints_to_a_stream_of_the_container_unless_the_owner_sets_it(over:
 def test_the_page_of_profiles_lists_what_is_added() -> None:
     text = DOC.read_text(encoding="utf-8").partition("### What the collection adds")[2].partition("\n### ")[0]
     listed = {line.split("`")[1] for line in text.splitlines() if line.startswith("| `")}
-    assert listed == {*caches.VARIABLES, *caches.LIMITS, *caches.NCCL_LOG}
+    assert listed == {*values.CACHE_VARIABLES, *values.TIME_LIMITS, *values.NCCL_LOG}

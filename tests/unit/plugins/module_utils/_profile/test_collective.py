@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import collective, compose, models
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose, trial, values
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
 from shared_samples import needs_shared, samples
 from shipped_profiles import LEAST, SHIPPED, place
@@ -30,15 +30,15 @@ SOCKET = (
 
 def printed(lines: str = NCCL, **more: Any) -> str:
     found = {"backend": "nccl", "stage": "end", "rows": ROWS, "problem": "", "text": ""}
-    return f"{lines}\n{collective.MARK}{json.dumps({**found, **more})}\n"
+    return f"{lines}\n{trial.MARK}{json.dumps({**found, **more})}\n"
 
 
 def rank(lines: str = NCCL, **more: Any) -> dict[str, Any]:
-    return {"changed": False, "result": collective.parse(printed(lines, **more))}
+    return {"changed": False, "result": trial.parse(printed(lines, **more))}
 
 
 def judged(*ranks: dict[str, Any], **more: Any) -> tuple[str, bool, str]:
-    found = collective.verdict(ranks, HOSTS, **more)
+    found = trial.verdict(ranks, HOSTS, **more)
     return found["class"], found["failed"], found["msg"]
 
 
@@ -67,7 +67,7 @@ def test_the_container_is_that_of_the_release_without_weights_secrets_and_labels
 
 
 def test_the_fabric_variables_of_the_node_are_added_and_compose_reads_them_as_they_are() -> None:
-    file = json.loads(collective.compose_text(rendered(0)["collective"], {"NCCL_IB_HCA": "rocep1s0f0,x$y"}))
+    file = json.loads(trial.compose_text(rendered(0)["collective"], {"NCCL_IB_HCA": "rocep1s0f0,x$y"}))
     assert file["services"]["test"]["environment"]["NCCL_IB_HCA"] == "rocep1s0f0,x$$y"
 
 
@@ -83,7 +83,7 @@ def test_the_fabric_variables_of_the_node_are_added_and_compose_reads_them_as_th
 )
 def test_a_volume_stays_only_if_it_is_read_only_and_holds_no_weights(volume: str, kept: bool) -> None:
     own = {**LEAST, "model": {"id": "a/b", "path": "/m/b"}, "container": {"volumes": [volume]}}
-    assert bool(models.tools(resolve("mini", {"mini": own}), "/srv/models")) == kept
+    assert bool(values.tool_volumes(resolve("mini", {"mini": own}), "/srv/models")) == kept
 
 
 # --- the script
@@ -93,10 +93,10 @@ def test_a_volume_stays_only_if_it_is_read_only_and_holds_no_weights(volume: str
 def test_what_a_c_library_has_buffered_is_printed_at_the_end_and_at_the_time_limit(stuck: bool) -> None:
     """NCCL without its file prints to C's standard output, which is buffered by block in a container."""
     library = 'ctypes.CDLL(None).printf(b"h:1:1 [0] NCCL INFO Using network Socket\\n")'
-    script = collective.SCRIPT.replace("    import torch\n", f"    {library}; time.sleep({60 if stuck else 0}); import torch\n", 1)
+    script = trial.COLLECTIVE_SCRIPT.replace("    import torch\n", f"    {library}; time.sleep({60 if stuck else 0}); import torch\n", 1)
     words = [sys.executable, "-IS", "-c", script, json.dumps({"rank": 0, "size": 2, "seconds": 0.2 if stuck else 20})]
     done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
-    assert collective.parse(done.stdout)["problem"] == ("timeout" if stuck else "no_torch")
+    assert trial.parse(done.stdout)["problem"] == ("timeout" if stuck else "no_torch")
     assert "NCCL INFO Using network Socket" in done.stdout
 
 
@@ -136,23 +136,23 @@ def test_recorded_test_of_two_gpus_reports_its_transport_if_nccl_prints_by_line(
     """Before, 722 of 4,779 bytes came out of the container, and the test passed without a transport."""
     for number in (0, 1):
         lost, seen = ((samples() / f"gpu2/coll-{name}-{number}.txt").read_text(encoding="utf-8") for name in ("asis", "file"))
-        assert collective.parse(lost)["transport"] == "unknown"
-        found = collective.parse(seen)
+        assert trial.parse(lost)["transport"] == "unknown"
+        found = trial.parse(seen)
         assert (found["problem"], found["transport"], found["hcas"], len(found["rows"])) == ("", "tcp", [], 8)
-        assert collective.problem_of(found, "lab-1")[0] == "socket_fallback"
-        assert "NCCL over TCP" in collective.problem_of(found, "lab-1")[1]
-        assert collective.problem_of(found, "lab-1", 1.0, rdma=False)[0] == ""
+        assert trial.problem_of(found, "lab-1")[0] == "socket_fallback"
+        assert "NCCL over TCP" in trial.problem_of(found, "lab-1")[1]
+        assert trial.problem_of(found, "lab-1", 1.0, rdma=False)[0] == ""
 
 
-@pytest.mark.parametrize("output", ["", "Traceback\nKeyError: x", *(collective.MARK + text for text in ("{", '{"backend": "nccl", "rows": 1}', "[" * 9999))])
+@pytest.mark.parametrize("output", ["", "Traceback\nKeyError: x", *(trial.MARK + text for text in ("{", '{"backend": "nccl", "rows": 1}', "[" * 9999))])
 def test_output_without_a_valid_result_is_a_result_of_its_own(output: str) -> None:
-    found = collective.parse(output)
+    found = trial.parse(output)
     assert (found["problem"], found["rows"]) == ("no_result", [])
     assert judged({"result": found}, rank())[:2] == ("error", True)
 
 
 def test_what_is_kept_of_a_hostile_result_is_bounded() -> None:
-    found = collective.parse(printed(text="x" * 10_000_000, rows=ROWS * 1000, more=["y"] * 1000))
+    found = trial.parse(printed(text="x" * 10_000_000, rows=ROWS * 1000, more=["y"] * 1000))
     assert len(json.dumps(found)) < 5000
 
 
@@ -160,7 +160,7 @@ def test_what_is_kept_of_a_hostile_result_is_bounded() -> None:
 
 
 def test_a_good_pair_passes_with_the_figure_of_its_slowest_rank() -> None:
-    found = collective.verdict([rank(), rank(rows=[{**ROWS[0], "gb_s": 20.0}])], HOSTS)
+    found = trial.verdict([rank(), rank(rows=[{**ROWS[0], "gb_s": 20.0}])], HOSTS)
     assert (found["failed"], found["gb_s"]) == (False, 20.0)
     assert found["msg"] == "NCCL over RoCE, 2 HCAs (rocep1s0f0, roceP2p1s0f0), bus bandwidth 20.00 GB/s (all_reduce of 256 MiB)."
 
@@ -195,8 +195,8 @@ def test_the_result_of_one_rank_decides_for_the_group(found: dict[str, Any], nam
 @pytest.mark.parametrize(
     ("ranks", "more", "name", "text"),
     [
-        ((WAITS, {"result": collective.ended("memory_short", "why")}), {}, "memory_short", r"not tested: spark-2 .*The start goes on\."),
-        (({"result": collective.ended("no_torch", "why")}, rank()), {}, "no_torch", r"not tested: spark-1 .*The start goes on\."),
+        ((WAITS, {"result": trial.ended("memory_short", "why")}), {}, "memory_short", r"not tested: spark-2 .*The start goes on\."),
+        (({"result": trial.ended("no_torch", "why")}, rank()), {}, "no_torch", r"not tested: spark-1 .*The start goes on\."),
         ((WAITS, rank(problem="error", text="no such device")), {}, "error", ".*no such device.*"),
         ((rank(SOCKET), rank(SOCKET)), {"rdma": False}, "", ".*"),
         ((SLOW, SLOW), {"minimum": 3.0}, "", ".*"),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import caches, compose, values
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose, values
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.compose import health_check
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
 from public_recipes import RECIPES
@@ -151,7 +151,7 @@ def test_four_ranks() -> None:
 def test_one_rank_has_no_wiring() -> None:
     out = compose.render_rank(mini(), ALONE)
     assert out["argv"] == ["vllm", "serve", "/m", "--served-model-name", "b", "--host", "0.0.0.0", "--port", "8000", "--tensor-parallel-size", "1"]
-    assert out["env"] == {key: value for key, value in ADDED.items() if key in caches.LIMITS}, "no cache is mounted"
+    assert out["env"] == {key: value for key, value in ADDED.items() if key in values.TIME_LIMITS}, "no cache is mounted"
 
 
 def test_tensor_times_pipeline_may_fill_the_group() -> None:

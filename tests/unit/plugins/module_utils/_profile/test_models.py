@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import caches, compose, kv_estimate, models, probe, text
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose, kv_estimate, text, trial, values
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_check import check
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import adjusted, resolve
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_schema import ProfileError
@@ -131,20 +131,20 @@ def test_the_revision_of_the_drafter_is_an_argument_and_names_the_release() -> N
 
     assert release() == release(size_gib=5)
     assert release() != release(revision="cd" * 20)
-    keys = [caches.key(resolved(raw(drafter={**DRAFTER, "revision": each})), 2, "i", {}) for each in ("ab" * 20, "cd" * 20)]
+    keys = [values.cache_key(resolved(raw(drafter={**DRAFTER, "revision": each})), 2, "i", {}) for each in ("ab" * 20, "cd" * 20)]
     assert keys[0] != keys[1]
 
 
 def test_the_drafter_is_protected_tried_and_found_on_the_node() -> None:
     profile = resolved(raw(drafter={**DRAFTER, "relative_path": "org/Draft"}, container={"volumes": ["{model_store}:/models:ro", "/srv/models/org/Draft:/x"]}))
-    [fault] = models.writable_weights(profile, "/srv/models")
+    [fault] = values.writable_weights(profile, "/srv/models")
     assert "container.volumes[1] is '/srv/models/org/Draft:/x', which lets the engine change the weights below /srv/models/org/Draft" in fault
-    assert models.writable_weights(resolved(raw()), "/srv/models") == []
-    assert json.loads(probe.probe_words(profile, [])[-1])["models"] == ["a/b", PATH]
+    assert values.writable_weights(resolved(raw()), "/srv/models") == []
+    assert json.loads(trial.probe_words(profile, [])[-1])["models"] == ["a/b", PATH]
     paths = compose.host_paths(profile, "/srv/models")
     assert (paths["model"], paths["drafter"], paths["gib"]) == ("/srv/models/hub/models--a--b", "/srv/models/org/Draft", 0)
     tools = {"volumes": [*STORE["volumes"], "/opt/draft:/models/org/Draft:ro", "/opt/tool:/tool:ro"]}
-    assert models.tools(resolved(raw(container=tools)), "/srv/models") == ["/opt/tool:/tool:ro"]
+    assert values.tool_volumes(resolved(raw(container=tools)), "/srv/models") == ["/opt/tool:/tool:ro"]
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_the_plan_counts_a_drafter_if_the_measured_boot_ran_without_one(at: dict
 
 def test_sizes_and_sheet_have_both_models() -> None:
     profile = resolved(raw(model={"id": "a/b", "path": "a/b", "size_gib": 100.5}))
-    assert models.disk_gib(profile) == 104.5
+    assert values.disk_gib(profile) == 104.5
     sheet = "\n".join(text.sheet(profile))
     assert "  drafter: org/Draft, 4 GiB\n  drafter on the node: <model store>/org/Draft\n" in sheet
     assert "model 100.5 GiB, drafter 4 GiB" in sheet

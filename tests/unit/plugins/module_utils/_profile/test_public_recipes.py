@@ -7,7 +7,7 @@ import shlex
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import caches, compose, kv_estimate
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose, kv_estimate, values
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
 from public_recipes import RECIPES
 from shipped_profiles import IMAGES, SHIPPED, arguments, place, ranks
@@ -46,7 +46,7 @@ def test_renders_the_arguments_and_the_environment_of_the_recipe(name: str, numb
     assert wiring == {"--nnodes": "2", "--node-rank": str(number), "--master-addr": "192.168.200.1", **({"--headless": ""} if number else {})}
     if "--served-model-name" not in expected:  # vLLM's default
         assert own.pop("--served-model-name") == SHIPPED[name]["model"]["id"]
-    added = caches.environment(resolve(name, SHIPPED))
+    added = values.added_environment(resolve(name, SHIPPED))
     env = {key: value for key, value in out["env"].items() if key not in (*RANK, *FABRIC) and (key in expected or added.get(key) != value)}
     found = {**own, **env}
     assert found == expected

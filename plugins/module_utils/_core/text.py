@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE. The progress of long work as one line of text, and the remaining time. Pure.
+"""Text for people: printable characters, columns, near matches, time stamps, and lines of progress. Pure, standard library only.
 
 Two or more spaces separate the parts of a line::
 
@@ -11,9 +11,72 @@ Two or more spaces separate the parts of a line::
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
-from collections.abc import Sequence
+import time
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+#: Control characters but tab and line end, characters that change the direction of what follows, other line ends, and halves that cannot be printed.
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """Return the text with what a terminal would obey written as \\x1b or \\u202e. Line ends of Windows become plain ones."""
+    return _UNSAFE.sub(lambda m: f"\\x{ord(m[0]):02x}" if ord(m[0]) < 256 else f"\\u{ord(m[0]):04x}", text.replace("\r\n", "\n"))
+
+
+_NUMBER = re.compile(r"[-+]?[\d,.]+(?:-[\d.]+)?|-")
+
+
+def cell(value: Any, longest: int = 0) -> str:
+    """Return a value as the text of one line: yes and no, thousands with separators, a dash for nothing. `longest` cuts a text."""
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    text = " ".join(printable(f"{value:,}" if isinstance(value, int) else str(value)).split())
+    return f"{text[: longest - 1]}…" if 0 < longest < len(text) else text
+
+
+def width_of(text: str) -> int:
+    """Return the columns that a text takes on a terminal."""
+    return sum(0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+    """Return the lines of a table, numbers to the right."""
+    cells = [[cell(value) for value in row] for row in rows]
+    lines = [list(header), *cells] if any(header) else cells
+    columns = list(zip(*lines))
+    widths = [max(map(width_of, column)) for column in columns]
+    values = list(zip(*cells)) or [()] * len(columns)
+    right = [any(text != "-" for text in column) and all(map(_NUMBER.fullmatch, column)) for column in values]
+    out = []
+    for line in lines:
+        spaces = [" " * (total - width_of(text)) for text, total in zip(line, widths)]
+        padded = [space + text if to_right else text + space for text, space, to_right in zip(line, spaces, right)]
+        out.append("  ".join(padded).rstrip())
+    return out
+
+
+def nearest(word: Any, known: Iterable[Any], cutoff: float = 0.6) -> str:
+    """Return the nearest known word, or an empty string."""
+    return next(iter(difflib.get_close_matches(str(word), [str(each) for each in known], n=1, cutoff=cutoff)), "")
+
+
+def did_you_mean(word: Any, known: Iterable[Any], cutoff: float = 0.6, prefix: str = "") -> str:
+    """Return ``; did you mean X?`` for the nearest known word, with a prefix that all of them share, or an empty string."""
+    near = nearest(word, known, cutoff)
+    return f"; did you mean {prefix}{near}?" if near else ""
+
+
+def stamp(seconds: float | None = None) -> str:
+    """Return a time in seconds since the epoch, or the present time, as UTC: 2026-11-23T05:06:07Z."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
 
 _SHORT, _MINUTE, _HOUR = 100, 60, 3600
 _BOOT = re.compile(r"rank \d{1,3}  (\S{1,255}) +([a-z][a-z ]{0,40}?)(?: \d{1,3} %)?(?:  |\Z)")
@@ -53,7 +116,7 @@ def _bounded(percent: float | None) -> int | None:
     return None if percent is None else min(max(int(percent), 0), 100)
 
 
-def text(
+def progress_text(
     host: str, what: str, percent: float | None = None, done: str = "", total: str = "", seconds_left: float | None = None, notes: Sequence[str] = ()
 ) -> str:  # fmt: skip
     """Return the line of progress. `what` and the notes have one line."""

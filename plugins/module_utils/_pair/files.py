@@ -1,21 +1,35 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE. The agent's files in a group's folder: small ones for root, written atomically, and a list of events. A link in place of a file is not followed."""
+"""The agent's files in a group's folder: state and events, written atomically; holds; the API key; the fabric variables of a start.
+
+Within a boot they end by its own clock, which is never set. After a reboot the wall clock decides.
+
+The file is an env file for the head's container. The key does not leave the node. If the group's folder was lost as a whole and a container of the group
+runs, the file gets the key of that container. A file with a key is changed only if it has the key without a name, or another mode than 0600.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import re
+import secrets
 import shutil
+import stat
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any, Callable
 
-from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import FILE
+from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import FILE, Run
 from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_in
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import capture_of
+from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api
+from ansible_collections.gb10.cluster.plugins.module_utils._node.releases import SERVICE
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.protocol import API_KEY, FABRIC, LONGEST_HOLD
 
 
 class Folder:
@@ -190,3 +204,130 @@ def _event(line: str) -> dict[str, Any] | None:
         if isinstance(event, dict) and isinstance(event.get("n"), int):
             return event
     return None
+
+
+def booted() -> float:
+    """Return the seconds since the boot of this node."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def new_hold(name: str, reason: str, seconds: float, by: str, boot: str, wall: float) -> dict[str, Any]:
+    """Return a hold that begins now. `boot` is the boot id of the node, empty if it is not known."""
+    ends = {"boot": boot, "ends": round(booted() + seconds, 3)} if boot else {}
+    return {"name": name, "reason": reason, "until": round(wall + seconds, 3), "by": by, **ends}
+
+
+def lasting_holds(found: Any, boot: str, wall: float) -> list[dict[str, Any]]:
+    """Return the holds in the content of a file that have not expired. `until` is their end by the present wall clock."""
+    out = []
+    for each in found or []:
+        same = bool(boot) and each.get("boot") == boot and each.get("ends") is not None
+        left = each["ends"] - booted() if same else each["until"] - wall
+        if 0 < left <= LONGEST_HOLD:
+            texts = {key: str(each.get(key) or "") for key in ("name", "reason", "by")}
+            out.append({**texts, "until": round(wall + left, 3) if same else each["until"], **({"boot": boot, "ends": each["ends"]} if same else {})})
+    return out
+
+
+API_KEY_NAME = "VLLM_API_KEY="
+API_KEY_FORM = re.compile(rf"(?:{API_KEY_NAME})?([A-Za-z0-9_-]{{20,200}})")
+
+
+def _made(folder: Folder, key: str) -> str | None:
+    """Write this key, or one that is made. Return the text of the file if another run has made one meanwhile, else None. Raises OSError."""
+    try:
+        folder.write(API_KEY, f"{API_KEY_NAME}{key or secrets.token_urlsafe(32)}\n", new=True)
+    except FileExistsError:
+        return folder.text(API_KEY)
+    return None
+
+
+def _line_of(text: str) -> str:
+    """Return the line of the env file for a file's text, which may have the key alone. Raises ValueError if it is not a key."""
+    found = API_KEY_FORM.fullmatch(text.strip())
+    if found is None:
+        raise ValueError("not a key")
+    return f"{API_KEY_NAME}{found[1]}"
+
+
+def _environments(group: str) -> list[list[str]]:
+    """Return the environment of each container of the group that runs; none if the Docker Engine does not answer."""
+    try:
+        entries = docker_api.list_containers([f"gb10.cluster.group={group}"], docker_api.DEFAULT_SOCKET, stopped=False)
+        running = [docker_api.inspect(entry["Id"], docker_api.DEFAULT_SOCKET) for entry in entries]
+    except docker_api.DockerError:  # the role has reported it
+        return []
+    return [list((each.get("Config") or {}).get("Env") or []) for each in running if each]
+
+
+def key_in_use(directory: str, group: str) -> str:
+    """Return the key that the group runs with if its folder was lost as a whole, else empty: who removes the file wants a new key."""
+    if os.path.lexists(os.path.join(directory, "releases")):
+        return ""
+    found = {match[1] for each in _environments(group) for line in each if line.startswith(API_KEY_NAME) and (match := API_KEY_FORM.fullmatch(line))}
+    return found.pop() if len(found) == 1 else ""
+
+
+def keep_key(directory: str, group: str, check: bool) -> dict[str, Any]:
+    """Keep the key, or with `check` return what would be done.
+
+    Returns `path`, `due` (whether the file is written), `new` (whether the key is a new one, or a container of the group runs with another one), and `diff`
+    without the key; only `msg`, a sentence, if there is a file that is not a key or cannot be read or written.
+    """
+    folder, path = Folder(directory), os.path.join(directory, API_KEY)
+    remedy = f"Remove {path}: the next run makes a new key and starts the group with it."
+    new = due = False
+    try:
+        text = folder.text(API_KEY)
+        if text is None:
+            known = key_in_use(directory, group)
+            text = None if check else _made(folder, known)
+            due = text is None
+            new = due and not known
+        if text is not None:
+            line = _line_of(text)
+            due = text != f"{line}\n" or stat.S_IMODE(os.stat(path).st_mode) != 0o600
+            if due and not check:
+                folder.write(API_KEY, f"{line}\n")
+            new = any(line not in each for each in _environments(group))
+    except ValueError:
+        return {"msg": f"{path} is not an API key: {API_KEY_NAME} with 20 to 200 letters, digits, - and _ is expected. {remedy}"}
+    except OSError as error:
+        return {"msg": f"The API key of the group cannot be read or made: {path}: {error.strerror}. A link is not followed. {remedy}"}
+    before = "" if text is None else "(a key with another mode or form)\n" if due else "(a key)\n"
+    return {"path": path, "due": due, "new": new, "diff": {"before_header": path, "after_header": path, "before": before, "after": "(a key)\n"}}
+
+
+FABRIC_SECONDS = 20.0
+FATAL = ("link_down", "no_cable", "interface_missing")  # without this rail the release is not the configured one
+
+
+def resolve_fabric(wanted: Mapping[str, Any], run: Run, root: str = "/") -> tuple[dict[str, str], str]:
+    """Return the fabric variables of this node, and why there are none.
+
+    `wanted` is `fabric` of a release's manifest: `addresses` of the rails, `interfaces` if the user names them, and `skip`, variables that the user sets.
+    """
+    from ansible_collections.gb10.cluster.plugins.module_utils._fabric.facts import DesiredState, gather, sentence_of
+
+    capture = capture_of(root, lambda argv: run(argv, FABRIC_SECONDS), shutil.which)
+    facts = gather(capture, DesiredState(list(wanted.get("addresses") or []), [], list(wanted.get("interfaces") or []), 9000, 200000))
+    problem = " ".join(sentence_of(each, facts["rails"]) for each in facts["problems"] if each["id"] in FATAL)
+    skip = set(wanted.get("skip") or [])
+    return {name: str(value) for name, value in facts["env"].items() if name not in skip and str(value) != ""}, problem
+
+
+def fabric_compose(env: Mapping[str, str]) -> dict[str, Any]:
+    """Return the Compose file that adds these variables to a release's service."""
+    return {"services": {SERVICE: {"environment": {name: value.replace("$", "$$") for name, value in sorted(env.items())}}}}
+
+
+def keep_fabric(env: Mapping[str, str], usual: Folder, other: Folder) -> str:
+    """Write the Compose file of these variables, unless it is there, and return its path. `other` takes it if `usual` cannot. Raises OSError."""
+    wanted = fabric_compose(env)
+    try:
+        if usual.load(FABRIC) != wanted:
+            usual.save(FABRIC, wanted)
+        return usual.path(FABRIC)
+    except OSError:  # a full disk must not keep a rank from being started
+        other.save(FABRIC, wanted)
+        return other.path(FABRIC)

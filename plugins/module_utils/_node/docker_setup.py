@@ -11,12 +11,11 @@ import time
 from collections.abc import Mapping
 from typing import Any, Callable
 
-from ansible_collections.gb10.cluster.plugins.module_utils._core.changes import Editor
-from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import FileChange
-from ansible_collections.gb10.cluster.plugins.module_utils._node import client, daemon_json
-from ansible_collections.gb10.cluster.plugins.module_utils._node import engine as engines
-from ansible_collections.gb10.cluster.plugins.module_utils._node.client import DockerError
-from ansible_collections.gb10.cluster.plugins.module_utils._node.engine import DROP_IN, LIMITS, MARKER, Engine, Restart
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Editor, FileChange
+from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api, docker_engine
+from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_engine as engines
+from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_api import DockerError
+from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_engine import DROP_IN, LIMITS, MARKER, Engine, Restart
 
 RECORD = "docker"
 UNIT = "docker.service"
@@ -48,7 +47,7 @@ class Setup:
         self.raisable = raisable
         self.pause = pause
         self.left: list[str] = []
-        self.socket = self.node.at(client.DEFAULT_SOCKET)
+        self.socket = self.node.at(docker_api.DEFAULT_SOCKET)
         self.record = self.node.load_record(RECORD)
         self.engine = self.read_engine()
         self.serving, self.others = self.running_containers()
@@ -65,7 +64,7 @@ class Setup:
         words = ((self.node.read(f"/proc/{pid}/cmdline") if pid else None) or "").split("\0")
         version, error = None, ""
         try:
-            version = str(client.version(self.socket).get("Version"))
+            version = str(docker_api.version(self.socket).get("Version"))
         except DockerError as silent:
             error = str(silent)
         return Engine(
@@ -86,7 +85,7 @@ class Setup:
         """Return the names of the running containers: (serving, others)."""
         serving: list[str] = []
         others: list[str] = []
-        for container in client.list_containers([], self.socket, stopped=False) if self.engine.version else []:
+        for container in docker_api.list_containers([], self.socket, stopped=False) if self.engine.version else []:
             name = str((container.get("Names") or ["/" + str(container.get("Id", ""))[:12]])[0]).lstrip("/")
             (serving if self.params["serving_label"] in (container.get("Labels") or {}) else others).append(name)
         return serving, others
@@ -114,7 +113,7 @@ class Setup:
 
     def validate(self, text: str) -> None:
         """Have dockerd check the merged file before it is used. Engines before 23.0 have no such check."""
-        candidate = f"{daemon_json.PATH}.gb10-candidate"
+        candidate = f"{docker_engine.DAEMON_JSON}.gb10-candidate"
         self.node.apply(FileChange(candidate, None, text, 0o600))
         try:
             rc, out, err = self.node.run(("dockerd", "--validate", "--config-file", self.node.at(candidate)))
@@ -122,23 +121,23 @@ class Setup:
             self.node.apply(FileChange(candidate, text, None))
         if rc not in (0, 127) and "unknown flag" not in err:
             last = ((err or out).strip().splitlines() or ["no output"])[-1]
-            raise DockerError(f"dockerd refuses the merged {daemon_json.PATH} ({last}). Nothing was changed. Correct that key in the file.")
+            raise DockerError(f"dockerd refuses the merged {docker_engine.DAEMON_JSON} ({last}). Nothing was changed. Correct that key in the file.")
 
     def disabled_cdi_units(self) -> list[str]:
         """Return the units of the CDI refresh that are installed and disabled."""
         rows = [line.split() for line in self.output("systemctl", "list-unit-files", "--no-legend", *engines.CDI_UNITS).splitlines()]
         return [row[0] for row in rows if self.params["cdi_refresh"] and row[0] in engines.CDI_UNITS and row[1:2] == ["disabled"]]
 
-    def merged(self, memlock: int | None) -> daemon_json.Merge:
+    def merged(self, memlock: int | None) -> docker_engine.Merge:
         """Return the merged daemon.json."""
-        params, text, record = self.params, self.node.read(daemon_json.PATH), self.record.get("daemon", {})
+        params, text, record = self.params, self.node.read(docker_engine.DAEMON_JSON), self.record.get("daemon", {})
         stack = engines.parse_limit(params["stack"], "docker_stack")
         live = {"true": True, "false": False}.get(params["live_restore"])
-        driver = daemon_json.parse(daemon_json.original(text, record)).get("log-driver")
-        wanted = daemon_json.settings(memlock, stack, params["log_driver"], params["log_opts"], live, driver)
-        wanted, excluded = daemon_json.without_flags(wanted, self.engine.flags)
+        driver = docker_engine.parse_daemon_json(docker_engine.original_daemon_json(text, record)).get("log-driver")
+        wanted = docker_engine.daemon_settings(memlock, stack, params["log_driver"], params["log_opts"], live, driver)
+        wanted, excluded = docker_engine.without_flags(wanted, self.engine.flags)
         self.left.extend(excluded)
-        return daemon_json.merge(text, wanted, record)
+        return docker_engine.merge_daemon_json(text, wanted, record)
 
     def decide(self, changed: bool) -> tuple[bool, Restart]:
         """Return whether settings wait for the next start of this daemon, and what happens. An engine that does not answer may run containers."""
@@ -146,10 +145,10 @@ class Setup:
         pending = engine.active and (changed or self.record.get("pending", {}).get("invocation") == engine.invocation)
         return pending, engines.decide_restart(pending and engine.version is not None, self.serving, self.others, self.params["restart"])
 
-    def write_daemon_json(self, merged: daemon_json.Merge) -> None:
+    def write_daemon_json(self, merged: docker_engine.Merge) -> None:
         """Write the merged file. A running daemon applies live-restore when it reloads it, without a restart."""
         self.left.extend(merged.left)
-        self.edit.write(daemon_json.PATH, merged.text, "; ".join(merged.changes))
+        self.edit.write(docker_engine.DAEMON_JSON, merged.text, "; ".join(merged.changes))
         if self.engine.active and any(change.startswith("live-restore") for change in merged.changes):
             self.edit.step(f"{UNIT} reloaded", "systemctl", "reload", UNIT)
 
@@ -171,7 +170,7 @@ class Setup:
     def answers(self) -> bool:
         """Return whether the engine answers."""
         try:
-            return bool(client.version(self.socket))
+            return bool(docker_api.version(self.socket))
         except DockerError:
             return False
 
@@ -185,7 +184,7 @@ class Setup:
                 raise DockerError(f"Docker Engine or its compose plugin is missing, although {', '.join(packages)} was installed just now.")
             return self.result(engines.NO_RESTART, packages)
         merged = self.merged(memlock)
-        before = self.node.read(daemon_json.PATH)
+        before = self.node.read(docker_engine.DAEMON_JSON)
         files = {DROP_IN: None, LIMITS: None} if memlock is None else {DROP_IN: engines.render_drop_in(memlock), LIMITS: engines.render_limits(memlock)}
         if merged.text not in (None, before) and not self.edit.check_mode:
             self.validate(str(merged.text))
@@ -223,8 +222,8 @@ class Setup:
         packages = list(self.record.get("installed", [])) if self.params["remove_packages"] else []
         if packages and self.serving:
             raise DockerError(f"docker_remove_engine is true, and {', '.join(self.serving)} is serving. Nothing was changed. Run playbooks/stop.yml first.")
-        before = self.node.read(daemon_json.PATH)
-        merged = daemon_json.merge(before, [], self.record.get("daemon", {}))
+        before = self.node.read(docker_engine.DAEMON_JSON)
+        merged = docker_engine.merge_daemon_json(before, [], self.record.get("daemon", {}))
         pending, restart = self.decide(not packages and (merged.text != before or MARKER in (self.node.read(DROP_IN) or "")))
         self.write_daemon_json(merged)
         for path in (DROP_IN, LIMITS):
