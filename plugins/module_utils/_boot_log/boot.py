@@ -16,8 +16,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.figures imp
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns import ERROR_LEVELS, STAGES, Line
 
 
-class Failing(Figures):
-    """Failures and state of one boot. Feed `take` with every line that may matter, in order."""
+class Boot(Figures):
+    """One boot: its failures and its state. Feed `take` with every line that may matter, in order, and read `facts`."""
 
     def take(self, line: Line, number: int, plan: Plan) -> None:
         """Take one record. plan: what its text may hold."""
@@ -250,25 +250,6 @@ class Failing(Figures):
             return min(self.ranks)
         return None
 
-
-def _groups(classifier: Classifier, match: re.Match[str], message: str) -> dict[str, str]:
-    """Return the figures and names in a line of a class, by the names of the groups."""
-    groups = {k: v for k, v in match.groupdict().items() if v}
-    for detail in classifier.entry.get("details", ()):
-        extra = re.search(detail, message)
-        if extra is not None:
-            groups.update({k: v for k, v in extra.groupdict().items() if v})
-    for key in ("message", "name"):
-        if key in groups:
-            groups[key] = groups[key].split(" [type=")[0].strip()[:300].rstrip(".")
-    if groups.get("message", "").startswith("User-specified max_model_len"):
-        groups.pop("message")
-    return groups
-
-
-class Boot(Failing):
-    """One boot: feed `take`, read `facts`."""
-
     def begins(self, line: Line) -> bool:
         """Return whether a line is the first one of the boot after this one: a container that restarts keeps one log."""
         if line.foreign or line.is_request:
@@ -454,6 +435,21 @@ class Boot(Failing):
         if self.available:
             lines["available_gib"] = min(self.available, key=lambda a: a[0])[1]
         return lines
+
+
+def _groups(classifier: Classifier, match: re.Match[str], message: str) -> dict[str, str]:
+    """Return the figures and names in a line of a class, by the names of the groups."""
+    groups = {k: v for k, v in match.groupdict().items() if v}
+    for detail in classifier.entry.get("details", ()):
+        extra = re.search(detail, message)
+        if extra is not None:
+            groups.update({k: v for k, v in extra.groupdict().items() if v})
+    for key in ("message", "name"):
+        if key in groups:
+            groups[key] = groups[key].split(" [type=")[0].strip()[:300].rstrip(".")
+    if groups.get("message", "").startswith("User-specified max_model_len"):
+        groups.pop("message")
+    return groups
 
 
 def transport_of(via: Collection[str], network: str | None) -> str:

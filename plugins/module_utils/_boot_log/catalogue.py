@@ -1,10 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The failure catalogue: classes of boot failures ready to run, and faults of the kernel log. failures.yml is its source.
-
-The section `kernel` of failures.yml has the kinds and describes the fields.
-"""
+"""The failure catalogue: classes of boot failures ready to run, faults of the kernel log, and the stages of a boot. failures.yml is its source."""
 
 from __future__ import annotations
 
@@ -76,6 +73,9 @@ def user_entry(entry: dict[str, Any]) -> dict[str, Any]:
         "needs_peer": "",
         "anchor": str(entry.get("anchor") or f"docs/reference/failures.md#{entry['class']}"),
     }
+
+
+# --- Failure classes ready to run, and the failures found with them.
 
 
 class Classifier(NamedTuple):
@@ -217,6 +217,9 @@ def engine_key(line: Line) -> str:
     name, pid, ip = next((p for p in line.procs if p[0].startswith("EngineCore")), line.procs[0])
     return f"{name} {pid}@{ip}"
 
+
+# --- The kinds of faults in the kernel log, and which of them a log or a line has.
+# The section `kernel` of failures.yml has the kinds and describes the fields.
 
 #: A record of /dev/kmsg (priority, sequence, microseconds, flags), or the stamp of dmesg, and the caller.
 _KERNEL_LINE = re.compile(r"(?:(?P<priority>\d{1,4}),\d+,\d+,[^;]*;)?(?:\[[^\]]{1,40}\]\s*)?(?:\[ *[TC]\d+\]\s*)?(?P<message>.*)")

@@ -186,6 +186,8 @@ RULES = (
 )  # fmt: skip
 
 
+# --- The grammar of one log line, `wrapper* process* [level] message`. Text in, `Line` objects out, no state.
+
 #: A line longer than this keeps its two halves of this many bytes; the middle is dropped.
 KEEP = 32768
 

@@ -128,6 +128,8 @@ def ports_free(rank: Rank, group: Group) -> Iterator[Event]:
         yield found(f"port {port} ({ports[port]}) is used by {user}, which listens on {entry['address']}")
 
 
+# --- Checks of the node while it runs: power, heat, and the kernel logs of this boot and of the one before.
+
 # Bits of the reasons, as nvml.h defines them.
 IDLE, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x1, 0x8, 0x20, 0x40, 0x80
 HOT_C = 90.0  # a GB10 slows down a little above

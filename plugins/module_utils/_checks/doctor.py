@@ -3,8 +3,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """`gb10 doctor`: what is wrong with the group, by the checks of doctor.yml, as this node and the agents of the other ranks show it. Reads only.
 
-Reads only. A captured tree has recorded answers below cmd/: agent-peers.json (head) or agent-hello.json (worker), and sshd.txt.
-
 A node does not know the inventory. What a rank is compared with is the release that is current there.
 """
 
@@ -35,6 +33,9 @@ from ansible_collections.gb10.cluster.plugins.module_utils._node.group_state imp
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import evidence, look, protocol, session, verbs_read
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.commands import DIFFERS, Group, answer, show
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.protocol import RankError, RankLost
+
+# --- Read what preflight judges of one node: its facts (_node/facts.py), and its agent: whether it answers, and the head's path to the workers.
+# Reads only. A captured tree has recorded answers below cmd/: agent-peers.json (head) or agent-hello.json (worker), and sshd.txt.
 
 Record = dict[str, Any]
 Call = Callable[..., Record]
@@ -112,6 +113,8 @@ def gather_preflight(node: Node, call: Call | None = None) -> Record:
         found["sshd_problems"] = sshd_problems(node, head)
     return found
 
+
+# --- `gb10 doctor`: what is wrong with the group, by the checks of doctor.yml, as this node and the agents of the other ranks show it.
 
 SECONDS = 160.0  # of one rank, which takes no longer than DOCTOR_SECONDS
 _find = functools.partial(shutil.which, path=os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"]))

@@ -164,6 +164,8 @@ def restarts(rank: Rank, group: Group) -> Iterator[Event]:
         yield found(text, severity=INFO if group.serves else "")
 
 
+# --- Checks of the last boot, and of how the nodes differ from the release that is current and the inventory from both.
+
 _AGAIN = "the next start fails in the same way until the cause is corrected"
 _SETTINGS = "the node runs with other settings than the inventory has"
 

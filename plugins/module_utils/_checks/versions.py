@@ -1,19 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Checks of versions: equal on all ranks, updates that are incomplete, and versions that are known to fail, with effect, remedy and source.
-
-An entry is a mapping. Its texts name no version, because the finding names the one that was found:
-  component  driver | kernel | firmware_cx7 | vllm (by the tag of the image, on a GB10)
-  match      the start of a version, in whole numbers: "590" matches 590.44.01 and not 5900
-  below      instead of `match`: versions older than this one
-  line       with `below`: only versions that start with this ("6.17.0")
-  also       other components that must match, {component: match}
-  unless     words of the kernel command line with which the version works
-  severity   error | warning | info
-  matters, remedy, source
-Versions are compared number by number ("6.17.0-1008-nvidia" is 6, 17, 0, 1008).
-"""
+"""Checks of versions: equal on all ranks, updates that are incomplete, and versions that are known to fail, with effect, remedy and source."""
 
 from __future__ import annotations
 
@@ -25,6 +13,18 @@ from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import 
 from ansible_collections.gb10.cluster.plugins.module_utils._core.finding import ERROR, WARNING, found
 from ansible_collections.gb10.cluster.plugins.module_utils._node.memory import KHO_REMEDY
 from ansible_collections.gb10.cluster.plugins.module_utils._node.parse import CX7, begins, numbers, vllm_version
+
+# --- Data: versions that are known to fail on a GB10, each with the effect, the remedy and the source.
+# An entry is a mapping. Its texts name no version, because the finding names the one that was found:
+#   component  driver | kernel | firmware_cx7 | vllm (by the tag of the image, on a GB10)
+#   match      the start of a version, in whole numbers: "590" matches 590.44.01 and not 5900
+#   below      instead of `match`: versions older than this one
+#   line       with `below`: only versions that start with this ("6.17.0")
+#   also       other components that must match, {component: match}
+#   unless     words of the kernel command line with which the version works
+#   severity   error | warning | info
+#   matters, remedy, source
+# Versions are compared number by number ("6.17.0-1008-nvidia" is 6, 17, 0, 1008).
 
 _KHO: dict[str, Any] = {
     "component": "kernel",
@@ -123,6 +123,8 @@ KNOWN: list[dict[str, Any]] = [
     },
 ]
 
+
+# --- Checks of versions: equal on all ranks, updates that are incomplete, and versions that are known to fail.
 
 Facts = Mapping[str, Any]
 

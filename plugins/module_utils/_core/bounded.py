@@ -192,6 +192,8 @@ def _converse(process: subprocess.Popen[bytes], data: bytes, end: float, kept: l
     return True
 
 
+# --- Run a command of the node, bounded in time and output.
+
 SECONDS = 60.0
 OUTPUT = 16 << 20  # bytes that are kept of each stream
 LATE = 124  # as of timeout(1)

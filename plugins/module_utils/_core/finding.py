@@ -81,6 +81,8 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:] if re.match(r"[a-z]+\b(?!-\w*\d)", text) else text
 
 
+# --- The cause and the remedy of a module that did not run, from its output.
+
 _ROOT = "nearly everything that the roles do needs root"
 SUDO = found("sudo asks for a password", "add -K (--ask-become-pass) to the command, or let the user sudo without a password", _ROOT, name="sudo")
 WRONG = SUDO._replace(found="sudo does not accept the password", remedy="run the command again with -K (--ask-become-pass) and the right password")

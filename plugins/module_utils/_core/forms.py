@@ -78,6 +78,8 @@ def misfit(value: Any, form: Any, path: str = "") -> str:
     return ""
 
 
+# --- The environment file of the secrets: written for Docker Compose, and read back.
+
 _LINE = re.compile(r"\s*(?:export\s+)?([A-Za-z_]\w*)=(.*)")
 
 

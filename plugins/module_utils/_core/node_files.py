@@ -265,6 +265,9 @@ class Node:
             os.rmdir(self.at(RECORDS))
 
 
+# --- Change a node, and list each change for the module's result. In check mode only the list is made.
+
+
 class Changes:
     """The changes of a run: `messages` has one entry per change, `diff` is Ansible's list."""
 

@@ -1,13 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Text for people: printable characters, columns, near matches, time stamps, and lines of progress. Pure, standard library only.
-
-Two or more spaces separate the parts of a line::
-
-      spark-1: weights  45 %  66.2 GiB of 148.0 GiB  310 MB/s  4 min left
-    [pair1 +  93 s] rank 0  spark-1      load 45 %  MemFree 31.0 GiB  6 min left
-"""
+"""Text for people: printable characters, columns, near matches, time stamps, and lines of progress. Pure, standard library only."""
 
 from __future__ import annotations
 
@@ -19,6 +13,8 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+# --- Text from nodes, logs, and replies for a terminal.
+
 #: Control characters but tab and line end, characters that change the direction of what follows, other line ends, and halves that cannot be printed.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -27,6 +23,8 @@ def printable(text: str) -> str:
     """Return the text with what a terminal would obey written as \\x1b or \\u202e. Line ends of Windows become plain ones."""
     return _UNSAFE.sub(lambda m: f"\\x{ord(m[0]):02x}" if ord(m[0]) < 256 else f"\\u{ord(m[0]):04x}", text.replace("\r\n", "\n"))
 
+
+# --- Aligned columns of text. Pure. Nodes and the controller have only the standard library, which has no tables.
 
 _NUMBER = re.compile(r"[-+]?[\d,.]+(?:-[\d.]+)?|-")
 
@@ -62,6 +60,9 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
     return out
 
 
+# --- Hints for misspelt words.
+
+
 def nearest(word: Any, known: Iterable[Any], cutoff: float = 0.6) -> str:
     """Return the nearest known word, or an empty string."""
     return next(iter(difflib.get_close_matches(str(word), [str(each) for each in known], n=1, cutoff=cutoff)), "")
@@ -73,10 +74,18 @@ def did_you_mean(word: Any, known: Iterable[Any], cutoff: float = 0.6, prefix: s
     return f"; did you mean {prefix}{near}?" if near else ""
 
 
+# --- The form of time stamps.
+
+
 def stamp(seconds: float | None = None) -> str:
     """Return a time in seconds since the epoch, or the present time, as UTC: 2026-11-23T05:06:07Z."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
+
+# --- The progress of long work as one line of text, and the remaining time.
+# Two or more spaces separate the parts of a line::
+#       spark-1: weights  45 %  66.2 GiB of 148.0 GiB  310 MB/s  4 min left
+#     [pair1 +  93 s] rank 0  spark-1      load 45 %  MemFree 31.0 GiB  6 min left
 
 _SHORT, _MINUTE, _HOUR = 100, 60, 3600
 _BOOT = re.compile(r"rank \d{1,3}  (\S{1,255}) +([a-z][a-z ]{0,40}?)(?: \d{1,3} %)?(?:  |\Z)")

@@ -4,12 +4,6 @@
 """A node, or a captured tree of one, in memory; and its devices, HCAs, GIDs, addresses and routes, joined by name. This file only reads; apply.py writes.
 
 A `Capture` has paths without a leading slash (`sys/class/net/enp1s0f0np0/mtu`) and the output of commands by name (`ip-addr`).
-
-Units: speed in Mb/s (1000000 bit/s), MTU in bytes. Nothing is derived from a position in a list.
-A *port* is one network device of an RDMA card. A *cage* is the socket for the cable; its two ports are *twins*.
-
-From sysfs to the NCCL variables: capture.py reads the GID tables, `gids_of` here decodes them, rails.py (`resolve`) selects the index that
-belongs to the address of a rail, and facts.py (`environment`) writes the variables.
 """
 
 from __future__ import annotations
@@ -168,6 +162,12 @@ def rdma_users() -> list[str]:
             found.append(f"{name} ({entry.name})")
     return sorted(found)
 
+
+# --- Devices, HCAs, GIDs, addresses and routes of a node, joined by name. Pure: a `Capture` in, a `Node` of `Port`s out.
+# Units: speed in Mb/s (1000000 bit/s), MTU in bytes. Nothing is derived from a position in a list. A *port* is one network device of an RDMA card. A *cage*
+# is the socket for the cable; its two ports are *twins*.
+# From sysfs to the NCCL variables: capture.py reads the GID tables, `gids_of` here decodes them, rails.py (`resolve`) selects the index that belongs to the
+# address of a rail, and facts.py (`environment`) writes the variables.
 
 Record = dict[str, Any]
 

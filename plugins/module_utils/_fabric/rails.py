@@ -312,6 +312,8 @@ def spare_cages(rails: Sequence[Rail]) -> set[int]:
     return {r.port.cage for r in rails if r.port.cage is not None} - used
 
 
+# --- Read ib_write_bw's output and name the class of a fabric. Pure. All rates are Gb/s (1e9 bit/s).
+
 BANDWIDTH_RECEIPT = Path("/var/lib/gb10-cluster/roce/bandwidth.json")  # of the last test that passed
 
 _HEADER = re.compile(r"^\s*#bytes\s.*BW average\[(?P<unit>[^\]]+)\]", re.M)

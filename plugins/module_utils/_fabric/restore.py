@@ -26,6 +26,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture impor
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import RailConfig
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import management
 
+# --- The live node during a network change: its state, commands, files and kernel values.
+
 
 @dataclass(frozen=True)
 class Interface:
@@ -164,6 +166,8 @@ class Live:
             except OSError as exc:
                 self.notes.append(f"{path} could not be set to {value} ({exc.strerror}).")
 
+
+# --- The dead man's switch of a network change: a folder with copies of what it touches, and a timer of systemd that restores them.
 
 STATE_DIR = "/var/lib/gb10-cluster/roce"
 PENDING = STATE_DIR + "/pending"

@@ -4,8 +4,6 @@
 """Ask a vLLM server on this node for its models, its pool and completions; and whether it serves now, is busy, or is wedged.
 
 Nothing of Ansible's is imported.
-
-/health answers 200 next to a dead or stopped rank. It is not asked.
 """
 
 from __future__ import annotations
@@ -245,6 +243,9 @@ def run(arguments: dict[str, Any]) -> dict[str, Any]:
     except OSError as error:
         return {"failed": True, "msg": sentence(error)}
 
+
+# --- Whether a vLLM server serves now, is busy, or is wedged: one completion, and the engine's figures if it does not come.
+# /health answers 200 next to a dead or stopped rank. It is not asked.
 
 MAX_TOKENS = 8
 POLL_SECONDS = 1.0

@@ -18,6 +18,9 @@ from ansible_collections.gb10.cluster.plugins.module_utils._gate import measures
 CHECK_SCHEMA = "gb10.cluster/sanity/1"
 AGENT_HINT = "If an agent still shows garbage, see docs/tuning.md#garbled-replies: its session, its fallback models, its parameters."
 
+
+# --- Concurrent prompts against a served model: which to send, what came back, and the table of it.
+
 # The server's own sampling, which is what an agent gets; api_probe asks with temperature 0 otherwise.
 _OWN_SAMPLING: dict[str, Any] = {"temperature": None}
 
@@ -199,6 +202,8 @@ def complaint(group: str, rows: Sequence[Mapping[str, Any]]) -> str:
         remedy = "one request alone is fine, so lower max-num-seqs, or take an image with the concurrency fixes. See docs/tuning.md#garbled-replies"
     return f"{group}: {len(bad)} of {total} replies are bad: {shown}{more}. Remedy: {remedy}."
 
+
+# --- Measure a served model with `vllm bench serve` of its own image: the levels, the command, the figures, and the published ones next to them.
 
 SHORTEST = 16  # tokens of a prompt at depth 0
 SUFFIX = 16  # tokens of a prompt with a shared prefix that differ

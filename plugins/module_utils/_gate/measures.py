@@ -1,10 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is measured of a server: its /metrics, accepted drafts, and for the gate the requests, the checks of speed and the figures of a receipt. Pure.
-
-The counters are server-wide. They measure the requests of the gate only while no other client asks: `alone` tells whether that was so.
-"""
+"""What is measured of a server: its /metrics, accepted drafts, and for the gate the requests, the checks of speed and the figures of a receipt. Pure."""
 
 from __future__ import annotations
 
@@ -16,6 +13,8 @@ from typing import Any, NamedTuple
 from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import LARGEST
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import gate
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.gate import check, finite
+
+# --- The progress of a vLLM server by its /metrics, and the verdict if a completion does not come.
 
 _LINE = re.compile(r"^(vllm:\w+)(?:\{(.*)\})?\s+(\S+)", re.MULTILINE)
 _TOKENS = ("vllm:generation_tokens_total", "vllm:prompt_tokens_total")
@@ -92,6 +91,9 @@ def decide(seen: Sequence[tuple[float, Sample | None]], limits: Limits, at_idle:
         return ""
     return "frozen" if at_idle is None else "wedged" if at_idle else "computing"
 
+
+# --- Speculative decoding by a vLLM server's counters: what they grew by, and the checks of a profile's `gate.acceptance`.
+# The counters are server-wide. They measure the requests of the gate only while no other client asks: `alone` tells whether that was so.
 
 _POSITION = re.compile(r'(?:^|,)position="(\d{1,2})"')
 _NAMES = {
@@ -172,6 +174,8 @@ def acceptance_checks(found: DraftCounters, bounds: Mapping[str, Any], speculate
         out.append(check("active draft positions", good if places else None, wanted, ", ".join(map(str, places)) or None, "acceptance_low"))
     return out
 
+
+# --- What the gate measures of a pair that serves: the requests, the checks of speed, and what the receipt of a boot shows.
 
 DECODE_PROMPT = (
     "Write a Python class for a bank account with deposit, withdraw, transfer and a history of its transactions. Add type hints, docstrings and unit tests."

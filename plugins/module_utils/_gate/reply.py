@@ -1,11 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is wrong with a reply: empty, repeated, in another script, leaked markup, not the known answer. Pure.
-
-A text is a row of numbers, one for each word. A phrase of n words is repeated where the row equals itself, moved by n. One XOR of the row
-as a long integer compares all places, so the time for a text grows with its length only.
-"""
+"""What is wrong with a reply: empty, repeated, in another script, leaked markup, not the known answer. Pure."""
 
 from __future__ import annotations
 
@@ -19,6 +15,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.reply_markup import leaked, prose
+
+# --- What a reply repeats: characters, words, phrases, lines, and phrases in which only a counter changes.
+# A text is a row of numbers, one for each word. A phrase of n words is repeated where the row equals itself, moved by n. One XOR of the row as a long integer
+# compares all places, so the time for a text grows with its length only.
 
 LONGEST_PHRASE = 200  # words
 _WIDTH = array("I").itemsize
@@ -224,6 +224,8 @@ def repeated(prompt: str, text: str) -> str:
     phrase = _verbatim(text, factor) or _unspaced(text, factor) or _counted(words, prompt) or _same_sentences(words, factor)
     return f"{phrase!r} over and over" if phrase else ""
 
+
+# --- What is wrong with a reply: empty, repeated, in another script, leaked markup, not the known answer.
 
 MISSING = "no completion came back"  # the fault of a missing reply begins with it
 EMPTY, LEAKED = "the reply is empty", "the reply has leaked markup"

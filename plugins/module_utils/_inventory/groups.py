@@ -3,8 +3,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Serving groups of an inventory: networks and addresses of the fabric, groups and ranks, and their check. Controller only. Pure.
 
-Addresses are strings (``192.168.200.11``), networks are netaddr.IPNetwork. The functions return what they could read, and the faults.
-
 ``groups``
     mapping of group name to the list of its host names, in inventory order (Ansible's ``groups``).
 ``hosts``
@@ -34,6 +32,10 @@ try:
     from netaddr import AddrFormatError, IPAddress, IPNetwork, valid_ipv4
 except ImportError:  # networks_of reports it
     IPNetwork = None
+
+
+# --- Networks and addresses of the fabric, from the variables of a host. Controller only, with netaddr.
+# Addresses are strings (``192.168.200.11``), networks are netaddr.IPNetwork. The functions return what they could read, and the faults.
 
 Network = Any  # netaddr.IPNetwork, which has no types
 CIDRS, ADDRESSES, FIRST = "gb10_fabric_cidrs", "gb10_fabric_addresses", "gb10_fabric_first"
@@ -127,6 +129,9 @@ def _given_addresses(place: Place, given: Any, networks: Sequence[Network]) -> t
         else:
             faults.append(Fault(place._replace(below=(index,)), f"holds {str(entry)!r}, expected a host address in {network}, the network of the rail"))
     return addresses, faults
+
+
+# --- Serving groups and ranks of an inventory.
 
 
 class ClusterError(Exception):
@@ -231,6 +236,8 @@ def group_of(host: str, groups: Mapping[str, Sequence[str]], hosts: Mapping[str,
         "master_addr": members[0]["fabric"][0],
     }
 
+
+# --- The check of groups, ranks and addresses of an inventory. Controller only.
 
 # RFC 5737: addresses for documentation.
 EXAMPLES = ("192.0.2.", "198.51.100.", "203.0.113.")

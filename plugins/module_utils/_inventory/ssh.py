@@ -13,6 +13,8 @@ import re
 import shlex
 from typing import Any, NamedTuple
 
+# --- The address and the port by which a host is reached.
+
 
 def host_fault(value: Any) -> str:
     """Return what is wrong with an address or a name by which a host is reached; empty if nothing is."""
@@ -56,6 +58,8 @@ def port_fault(value: Any) -> str:
         return ""
     return f"is {value!r}, expected a port from 1 to 65535"
 
+
+# --- The cause of a failed SSH connection, and one remedy with one command for each.
 
 # Where a machine shows the fingerprint that a host key must have.
 COMPARE = "ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub"

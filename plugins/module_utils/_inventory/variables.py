@@ -1,11 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Variables of an inventory: the cluster variables, their names and the types of their values, and the faults that a check reports. Controller only.
-
-Ansible's own validation stops at the first fault and converts values. Here all faults are reported, each with the way to the part that is wrong.
-Values are templated. No sentence contains the value of a secret.
-"""
+"""Variables of an inventory: the cluster variables, their names and the types of their values, and the faults that a check reports. Controller only."""
 
 from __future__ import annotations
 
@@ -91,6 +87,8 @@ def split_by_majority(values: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     return [host for host in values if values[host] == most], [host for host in values if values[host] != most]
 
 
+# --- Names of variables: the options of the roles, misspelt names, names of secrets.
+
 _SHORT = re.compile(r"\{\{ (\w+) \| default\(")
 # Variables of Ansible that lead to a host, and are written by hand.
 _CONNECTION = (
@@ -172,6 +170,10 @@ def unknown_variable(name: str, known: Mapping[str, Any], prefixes: Mapping[str,
     other = "; correct the name, remove it, or list it in gb10_foreign_variables if another role reads it"
     return f"is not a variable of {prefixes[owner]}{hint or other}", bool(hint)
 
+
+# --- Types of values, checked against options of ``argument_specs``.
+# Ansible's own validation stops at the first fault and converts values. Here all faults are reported, each with the way to the part that is wrong. Values are
+# templated. No sentence contains the value of a secret.
 
 # (way to the part of the value, sentence)
 Found = list[tuple[tuple["str | int", ...], str]]

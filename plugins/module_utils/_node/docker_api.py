@@ -181,6 +181,8 @@ def logs(container: str, since_ns: int = 0, socket_path: str = DEFAULT_SOCKET, t
             yield data
 
 
+# --- Parse the log and the state of a container as the Docker Engine sends them.
+
 _STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d) ?")
 #: A record may be this much older than the one before it: the engine reads and stamps the two streams of a container independently.
 OUT_OF_ORDER_NS = 2 * 10**9

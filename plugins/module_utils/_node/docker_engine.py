@@ -4,9 +4,6 @@
 """Settings of the Docker Engine's host: packages, limits, decisions on a restart; and daemon.json as text, merged and given back. Pure.
 
 Limits are bytes, -1 is unlimited.
-
-A text is the whole file, None if there is no file. Limits are bytes, -1 is unlimited. The record of a merge is JSON:
-`{"original": text or None, "ours": text}`. If others change the file, their version is the new original.
 """
 
 from __future__ import annotations
@@ -200,6 +197,10 @@ def check_live(engine: Engine, memlock: int | None, minimum: str, pending: bool)
         )
     return problems
 
+
+# --- Docker's daemon.json as text: merge a few keys, and give the earlier file back while the merged one is unchanged.
+# A text is the whole file, None if there is no file. Limits are bytes, -1 is unlimited. The record of a merge is JSON: `{"original": text or None, "ours":
+# text}`. If others change the file, their version is the new original.
 
 DAEMON_JSON = "/etc/docker/daemon.json"
 ROTATING_DRIVERS = ("json-file", "local")

@@ -5,9 +5,6 @@
 
 An engine that waits in a collective shows full utilization and draws little more power than an idle one:
 1 to 3 W on an H200, 5 to 16 W on a GB10, against 35 W and more at work.
-
-The unit is a template of the role gpu. nvidia-smi does not report a cap: the SM clock is compared with it, and the unit, which is active since a
-start that the driver has accepted, stands for this boot.
 """
 
 from __future__ import annotations
@@ -86,6 +83,10 @@ def used_by(text: str, uuid: str, pids: Collection[int]) -> float | None:
     known = [figure for figure in held if figure is not None]
     return sum(known) if known and len(known) == len(held) else None
 
+
+# --- Persistence mode and a cap on the clocks of a node's GPUs: a unit sets both when it starts, and gives both back when it stops.
+# The unit is a template of the role gpu. nvidia-smi does not report a cap: the SM clock is compared with it, and the unit, which is active since a start that
+# the driver has accepted, stands for this boot.
 
 UNIT = "gb10-gpu-clocks.service"
 PATH = f"/etc/systemd/system/{UNIT}"

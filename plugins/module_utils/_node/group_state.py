@@ -201,6 +201,8 @@ def refusal(infos: Sequence[Mapping[str, Any]], group: str, hosts: Sequence[str]
     return ""
 
 
+# --- The state of serving groups and the releases that they keep, as documents and as text.
+
 #: The state of a group, see group.py, in the words of the table.
 VERDICTS = {**dict.fromkeys(("unserved", "down", "recovering"), "does not serve"), "absent": "never served"}
 _FULL = "no space is left on the file system of {}. Free space there (df -h, docker system df)"

@@ -1,15 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Images: names, whether two nodes have the same one and what to do if not, inspection, the build and its log, the layer of mods.
-
-An *info* is what the image_info module returns for a node: ``reference``, ``exists``, ``id``, ``repo_digests`` (``name@sha256:...``), ``layers``
-(diff ids, bottom first), ``fingerprint``, ``size`` (bytes), ``store`` (``classic`` or ``containerd``), ``architecture``, ``build`` (the hash of the
-build context, from the image's label), ``free_bytes`` (at the engine's data), ``served`` (the fingerprint that this node's caches belong to, or "").
-
-A mod is applied as launch-cluster.sh of eugr/spark-vllm-docker applies it to a container (read 2026-11-26): the folder is /workspace/mods/<name>, where
-recipes name its files, ``run.sh`` runs in it, and WORKSPACE_DIR is the working directory of the image.
-"""
+"""Images: names, whether two nodes have the same one and what to do if not, inspection, the build and its log, the layer of mods."""
 
 from __future__ import annotations
 
@@ -27,12 +19,19 @@ from ansible_collections.gb10.cluster.plugins.module_utils._core.redact import m
 from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api
 from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_api import DEFAULT_SOCKET, message_of
 
+# --- The form of the name of a container image.
+
 # As Docker reads it: a registry with a dot or a port, names in lower case, a tag.
 _NAME = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
 IMAGE = rf"(?:(?:localhost|[\w-]+(?:\.[\w-]+)+|[\w-]+(?=:\d+/))(?::\d+)?/)?{_NAME}(?:/{_NAME})*(?::\w[\w.-]{{0,127}})?"
 EXPECTED = "an image name in lower case like registry/name:tag"
 PINNED = f"{EXPECTED}, or with @sha256: and 64 hexadecimal digits at its end"
 
+
+# --- Whether two nodes have the same image, and what to do if not.
+# An *info* is what the image_info module returns for a node: ``reference``, ``exists``, ``id``, ``repo_digests`` (``name@sha256:...``), ``layers`` (diff ids,
+# bottom first), ``fingerprint``, ``size`` (bytes), ``store`` (``classic`` or ``containerd``), ``architecture``, ``build`` (the hash of the build context,
+# from the image's label), ``free_bytes`` (at the engine's data), ``served`` (the fingerprint that this node's caches belong to, or "").
 
 BUILD_LABEL = "gb10.cluster.build"
 GIB = 1 << 30
@@ -205,6 +204,8 @@ def stale(imported: Sequence[Mapping[str, Any]], current: Iterable[str], keep: i
     return [str(item["id"]) for item in newest if item not in kept]
 
 
+# --- Images of a Docker Engine over its socket: inspect, remove.
+
 PAUSE = 600.0  # seconds that the engine may be silent
 
 
@@ -259,6 +260,8 @@ def call(method: str, path: str, socket_path: str = DEFAULT_SOCKET) -> tuple[int
     return response.status, message_of(body)
 
 
+# --- The build of an image as a docker command, its progress, and the end of the log of a build that failed.
+
 BUILD_LINES = 5  # of the end of a failed build
 # BuildKit writes `#5 [2/9] RUN …` or `[base 2/9]`, the classic builder `Step 2/9 : RUN …`.
 _STEP = re.compile(r"^(?:#\d+ \[(?:[^\]\s]+ +)?|Step )(\d+)/(\d+)(?:\] | : )(.*)$", re.MULTILINE)
@@ -305,6 +308,10 @@ def explain_failure(log: str, reference: str) -> str:
     remedy = "Remedy: correct the Dockerfile of image.build, or the mod, and run again: finished steps are kept"
     return "\n".join([f"building {reference} failed in {build_step(log) or 'its first step'}. The last lines of the build:", *lines, remedy])
 
+
+# --- The image layer of a profile's mods: its Dockerfile, and its name.
+# A mod is applied as launch-cluster.sh of eugr/spark-vllm-docker applies it to a container (read 2026-11-26): the folder is /workspace/mods/<name>, where
+# recipes name its files, ``run.sh`` runs in it, and WORKSPACE_DIR is the working directory of the image.
 
 MODS_PLACE = "/workspace/mods"
 _SOURCES = "/opt/gb10-source"

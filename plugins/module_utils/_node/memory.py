@@ -11,8 +11,6 @@ The cost of a floor (mm/page_alloc.c, `__setup_per_zone_wmarks` and `si_mem_avai
 So `vm.min_free_kbytes` costs about 1.5 times its value, and up to twice its low watermark more if the page cache is small.
 After fragmentation a zone holds back up to `watermark_boost_factor / 10000` of its high watermark more. /proc/zoneinfo prints min, low and high
 with this boost. The sum in MemAvailable is without it, except for `low`.
-
-The GPU driver does not wait for page cache to be reclaimed (NV_ERR_NO_MEMORY), so cache does not count as free before a load.
 """
 
 from __future__ import annotations
@@ -296,6 +294,8 @@ def boost_problem(vm: Mapping[str, int]) -> Finding | None:
     )
 
 
+# --- A bounded series of a node's memory over time, and its compact text: `seconds MemFree MemAvailable SwapFree` in MiB, joined by ';'.
+
 KEYS = ("free_kib", "available_kib", "swap_free_kib")  # of _node.docker_api.memory_of()
 _SAMPLE = re.compile(r"(\d{1,11}) (\d{1,9}) (\d{1,9}) (\d{1,9})")
 
@@ -343,6 +343,9 @@ def parse_series(text: object, most: int = 2000) -> list[Sample]:
     parts = text.rsplit(";", most)[-most:] if isinstance(text, str) else []
     return [Sample(*map(int, match.groups())) for match in map(_SAMPLE.fullmatch, parts) if match]
 
+
+# --- The memory of a node through `Node`: its facts, what holds it, and the drop of the page cache before an engine starts.
+# The GPU driver does not wait for page cache to be reclaimed (NV_ERR_NO_MEMORY), so cache does not count as free before a load.
 
 VM_KEYS = ("min_free_kbytes", "watermark_boost_factor", "watermark_scale_factor")
 GPU_DEVICE = "/dev/nvidia-uvm"

@@ -410,6 +410,8 @@ def absent(node: Node, path: str, check: bool, store: str = "") -> tuple[list[st
     return removed + interrupted, left
 
 
+# --- Compile caches on a node: one folder for each key, recorded for the group that it was made for. A container writes below it.
+
 CACHES_RECORD = "caches"  # path -> [folder of the group, model store]
 
 

@@ -255,6 +255,8 @@ def brief(receipt: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
+# --- Write a release of a serving group on a rank's node, its receipt, and the link to the current one.
+
 COMPOSE = "compose.yaml"
 SECRETS = "secrets.env"
 RECEIPT = "receipt.json"

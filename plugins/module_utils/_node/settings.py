@@ -5,8 +5,6 @@
 
 The record has what was there before the first change, and only of what is set now. So the undo is the same as to want nothing.
 Values are strings with single blanks. Their names are sysctls (`vm.min_free_kbytes`) or files of the kernel (`/sys/block/sda/queue/read_ahead_kb`).
-
-Keys have dots (`vm.min_free_kbytes`). Values are strings as the kernel prints them, with single blanks. The check of the inventory has the ranges.
 """
 
 from __future__ import annotations
@@ -180,6 +178,9 @@ class Settings:
             guess = f"tuned ({profile}) runs on this node and may set it." if rc == 0 else "Find the service that sets it (tuned, a cron job, rc.local)."
             raise HostError(f"The live kernel differs from what was written: {', '.join(wrong)}. {later or guess}")
 
+
+# --- The sysctls of the memory policy: what the variables ask for, the floor of a node's size, and who overrides them at boot.
+# Keys have dots (`vm.min_free_kbytes`). Values are strings as the kernel prints them, with single blanks. The check of the inventory has the ranges.
 
 SYSCTL_DROP_IN = "/etc/sysctl.d/60-gb10-cluster.conf"
 SYSCTL_HEADER = f"{MARKER} (role sysctl). Set sysctl_state: absent to remove this file."

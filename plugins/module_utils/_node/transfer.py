@@ -1,17 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Copies over the fabric: files that are opened without following links, long work as a transient systemd unit, and what the two units of a copy run.
-
-A job `name` has the folder `/run/gb10-cluster/copy-<name>/` (0700; removed by the unit at its end) and a report in a file next to that folder.
-The action plugin of a followed module (`plugin_utils/followed.py`) runs it with the steps `start` and `status`. Without a step it waits.
-
-The serving end is an SSH server of its own, for the keys of one copy: its only command is `rrsync -ro` on one folder. So the copy needs no account, no
-setting of the node's SSH server and no key that outlives it, and the rsync of this end is in the bounded unit too.
-
-Both units see the programs of the node and their own folder, and nothing else: a container can put links into the model store, and root must not
-follow one to a secret of the node.
-"""
+"""Copies over the fabric: files that are opened without following links, long work as a transient systemd unit, and what the two units of a copy run."""
 
 from __future__ import annotations
 
@@ -29,6 +19,8 @@ from typing import Any, Callable
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Runner
+
+# --- Files and folders that are opened without following links. A container of an engine can replace what is below the model store.
 
 PLAIN = os.O_NOFOLLOW | os.O_CLOEXEC
 NO_PLAIN = (errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.EISDIR)  # a link, a file, a socket, or a folder in place of what is opened
@@ -164,6 +156,10 @@ class Staging:
             yield descriptor, folder, name
 
 
+# --- Long work on a node as a transient systemd unit, which ends by itself even if the controller is gone.
+# A job `name` has the folder `/run/gb10-cluster/copy-<name>/` (0700; removed by the unit at its end) and a report in a file next to that folder. The action
+# plugin of a followed module (`plugin_utils/followed.py`) runs it with the steps `start` and `status`. Without a step it waits.
+
 RUN = "/run/gb10-cluster"
 SLICE_SECONDS = 2.0
 STEP: dict[str, Any] = {"type": "str", "choices": ["start", "status", "plain"], "default": "plain"}
@@ -271,6 +267,12 @@ def follow(module: Any, job: Job, start: Callable[[], None], progress: Callable[
             module.exit_json(changed=False, report={**progress(), "state": "running"})
         time.sleep(0.1)
 
+
+# --- A copy over the fabric: what the two units of it run. The fetching end runs parallel `rsync` over SSH, and checks each file once.
+# The serving end is an SSH server of its own, for the keys of one copy: its only command is `rrsync -ro` on one folder. So the copy needs no account, no
+# setting of the node's SSH server and no key that outlives it, and the rsync of this end is in the bounded unit too.
+# Both units see the programs of the node and their own folder, and nothing else: a container can put links into the model store, and root must not follow one
+# to a secret of the node.
 
 #: Page cache of a copy counts against the GPU's memory. These limit it on both ends, with what rsync and SSH need.
 BOUNDS = ["MemoryHigh=512M", "MemoryMax=1G", "IOWeight=50"]

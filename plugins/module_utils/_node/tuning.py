@@ -1,12 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The memory policy of a node: sysctls with their floor, swap, thrashing, out-of-memory daemons; the watchdog of a frozen node; kho=off.
-
-Process 1 resets the watchdog at half of its time. If process 1 does not run, the device resets the node.
-
-The kernel's handover (KHO) of DGX OS 7.6 keeps about 9.4 GiB, see `memory.cma_problem`. The role writes the file and runs update-grub.
-"""
+"""The memory policy of a node: sysctls with their floor, swap, thrashing, out-of-memory daemons; the watchdog of a frozen node; kho=off."""
 
 from __future__ import annotations
 
@@ -17,6 +12,9 @@ from typing import Any, NamedTuple
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import MARKER, RECORDS, Editor, HostError, Node, later_lines
 from ansible_collections.gb10.cluster.plugins.module_utils._node import memory, settings
 from ansible_collections.gb10.cluster.plugins.module_utils._node.settings import LEAVE, MASKED, STARTED, STOPPED, SYSCTL_HEADER, Settings, Unit, Wanted
+
+# --- A frozen node reboots itself: systemd's drop-in for the hardware watchdog, and when the device cannot have it.
+# Process 1 resets the watchdog at half of its time. If process 1 does not run, the device resets the node.
 
 WATCHDOG_DROP_IN = "/etc/systemd/system.conf.d/60-gb10-cluster.conf"
 WATCHDOG_DEVICE = "/sys/class/watchdog/watchdog0"
@@ -76,6 +74,9 @@ def watchdog_mismatch(device: Mapping[str, str], seconds: int, later: Sequence[t
         f"{'; '.join(places) or 'Read `journalctl -b _PID=1 --grep watchdog`'}."
     )
 
+
+# --- Kho=off on the kernel command line: what GRUB has, what the running kernel has, and what the role sysctl changes.
+# The kernel's handover (KHO) of DGX OS 7.6 keeps about 9.4 GiB, see `memory.cma_problem`. The role writes the file and runs update-grub.
 
 KHO_FILE = "/etc/default/grub.d/60-gb10-cluster.cfg"
 GRUB_MENU = "/boot/grub/grub.cfg"
@@ -193,6 +194,8 @@ def plan_kho(boot: Boot, wanted: bool, record: Mapping[str, Any], meminfo: Mappi
         return done, {"boot": boot.boot, **before} if stale or not boot.own or not record else dict(record)
     return done, (dict(record) or {"boot": boot.boot}) if done["reboot_required"] and not wanted else {}
 
+
+# --- The memory policy of a node: sysctls with their floor, swap, protection against thrashing, out-of-memory daemons, watchdog, and its cost.
 
 VM = ("watermark_boost_factor", "watermark_scale_factor", "vfs_cache_pressure", "dirty_ratio", "dirty_background_ratio", "overcommit_memory", "swappiness")
 NUMBERS = (*VM, "min_free_kbytes", "lru_gen_min_ttl_ms", "watchdog_seconds", "reboot_on_panic")

@@ -307,6 +307,8 @@ class Calls:
             self.actor.event("step", f"{self.group}: {_requests(held)} {'is' if held == 1 else 'are'} cut{waited}" if held else f"{self.group} drained{waited}")
 
 
+# --- The following of one boot, until the judge has a verdict.
+
 SLICE_LIMIT = 60.0  # a slice ends by itself within 5 s
 SETTLE_TICK_SECONDS = 0.1  # while a failure waits for its cause
 

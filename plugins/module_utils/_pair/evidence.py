@@ -31,6 +31,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils._pair import protocol
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.files import Folder
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.protocol import ADMIN_SOCKET, API_KEY, EVIDENCE, STATE
 
+# --- The memory of this node over time, as the sampler reads it: the last half hour in steps of 5 s, and the last day in minutes.
+
 MEMORY_FILE = "memory.json"
 STEP, MOST = 5.0, 400
 DAY_STEP, DAY_MOST = 60.0, 1440
@@ -98,6 +100,8 @@ def memory_sections(memory: Mapping[str, str]) -> list[tuple[str, str]]:
         out.append((title, series_text(samples) or "(no samples: the agent has kept none, or does not answer)"))
     return out
 
+
+# --- The evidence of one rank: collected as one text without secrets, and kept on the node.
 
 KEPT = 8
 TAIL = 2000

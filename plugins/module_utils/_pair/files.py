@@ -1,13 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The agent's files in a group's folder: state and events, written atomically; holds; the API key; the fabric variables of a start.
-
-Within a boot they end by its own clock, which is never set. After a reboot the wall clock decides.
-
-The file is an env file for the head's container. The key does not leave the node. If the group's folder was lost as a whole and a container of the group
-runs, the file gets the key of that container. A file with a key is changed only if it has the key without a name, or another mode than 0600.
-"""
+"""The agent's files in a group's folder: state and events, written atomically; holds; the API key; the fabric variables of a start."""
 
 from __future__ import annotations
 
@@ -206,6 +200,10 @@ def _event(line: str) -> dict[str, Any] | None:
     return None
 
 
+# --- The holds of a node, which keep the watch from acting for some seconds.
+# Within a boot they end by its own clock, which is never set. After a reboot the wall clock decides.
+
+
 def booted() -> float:
     """Return the seconds since the boot of this node."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -228,6 +226,10 @@ def lasting_holds(found: Any, boot: str, wall: float) -> list[dict[str, Any]]:
             out.append({**texts, "until": round(wall + left, 3) if same else each["until"], **({"boot": boot, "ends": each["ends"]} if same else {})})
     return out
 
+
+# --- The API key that a serving group has on its head without one in the inventory.
+# The file is an env file for the head's container. The key does not leave the node. If the group's folder was lost as a whole and a container of the group
+# runs, the file gets the key of that container. A file with a key is changed only if it has the key without a name, or another mode than 0600.
 
 API_KEY_NAME = "VLLM_API_KEY="
 API_KEY_FORM = re.compile(rf"(?:{API_KEY_NAME})?([A-Za-z0-9_-]{{20,200}})")
@@ -297,6 +299,8 @@ def keep_key(directory: str, group: str, check: bool) -> dict[str, Any]:
     before = "" if text is None else "(a key with another mode or form)\n" if due else "(a key)\n"
     return {"path": path, "due": due, "new": new, "diff": {"before_header": path, "after_header": path, "before": before, "after": "(a key)\n"}}
 
+
+# --- The fabric variables of a rank, resolved on its node at each start: GID index and device names can change with a reboot.
 
 FABRIC_SECONDS = 20.0
 FATAL = ("link_down", "no_cable", "interface_missing")  # without this rail the release is not the configured one

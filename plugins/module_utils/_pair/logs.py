@@ -21,6 +21,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_a
 from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_api import DEFAULT_SOCKET, DockerError, inspect, logs, stamp_to_ns
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.protocol import RankError
 
+# --- One slice of a container's log, with its state and the node's memory: what the agent's verb slice returns.
+
 POLL_SECONDS = 0.25
 LOG_SECONDS = 60.0  # for one read of the log; a backlog of 150 MB takes 1 s
 #: What may be decisive: a slice that holds one of these is returned at once, other news may gather for a while.
@@ -84,6 +86,8 @@ def run_slice(arguments: dict[str, Any], secrets: Sequence[str] = ()) -> dict[st
     except DockerError as error:
         return {"failed": True, "msg": f"Cannot follow the container {arguments['container']}: {error}"}
 
+
+# --- The container logs of all ranks of a group, merged by the times that the Docker Engine gave their lines.
 
 SCHEMA = "gb10.cluster/logs/1"
 SLICE_BYTES = 1 << 20

@@ -1,10 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What one rank shows: containers, releases, memory, agent, boot log, whether its API answers; for doctor also kernel logs and heat. Reads only.
-
-Reads only. Each command is bounded in time and bytes.
-"""
+"""What one rank shows: containers, releases, memory, agent, boot log, whether its API answers; for doctor also kernel logs and heat. Reads only."""
 
 from __future__ import annotations
 
@@ -30,6 +27,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils._node.node import fin
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import evidence, files, protocol, session, standing
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.files import Store
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import trial
+
+# --- What a node knows of its agent. Reads only: a node without an agent has the same keys, without values.
 
 TIMEOUT_SECONDS = 2.0
 #: What the service is started with, and all that the role `agent` writes.
@@ -101,6 +100,9 @@ def read_agent(node: Node, head: Mapping[str, Any] | None = None, socket: str = 
         "sshd_problems": session.sshd_problems_of(node, head["name"], head["address"], rc, text) if head else [],
     }
 
+
+# --- Read what doctor.yml judges of a node while it runs: kernel logs of two boots, power and temperatures, the newest boot log in the evidence.
+# Reads only. Each command is bounded in time and bytes.
 
 Record = dict[str, Any]
 
@@ -206,6 +208,8 @@ def gather_health(node: Node, run: Run, evidence: str) -> Record:
     found, error = gpu_power(run)
     return {"kernel": logs, "gpus": found, "gpu_error": error, "zones": [] if container else temperatures(node), "boot": kept_boot_log(evidence)}
 
+
+# --- What one rank shows: its containers, releases, memory, agent and boot log, and whether its API answers.
 
 BANDWIDTH = "/var/lib/gb10-cluster/roce/bandwidth.json"
 IDLE_POWER = "idle_power_w"

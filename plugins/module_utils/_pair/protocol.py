@@ -14,6 +14,8 @@ from typing import Any, Callable, NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
 
+# --- The agent's paths on a node, and its configuration.
+
 PROGRAM = "/usr/local/sbin/gb10"
 CONFIG = "/etc/gb10-cluster/agent.json"
 KEYS = "/var/lib/gb10-cluster/agent"
@@ -66,6 +68,8 @@ def host_alias(rank: int) -> str:
     """Return the name of a worker in known_hosts."""
     return f"gb10-rank{rank}"
 
+
+# --- What the agents and their clients send each other: JSON lines, one request and one reply; and the call of this node's agent by its Unix socket.
 
 PROTOCOL = 1
 #: Bytes of one line, its end included.
@@ -196,6 +200,8 @@ def _ask(path: str, timeout: float, request: bytes) -> bytes:
         except socket.timeout as error:  # not a TimeoutError before Python 3.10
             raise TimeoutError from error
 
+
+# --- The verbs of a rank and how each is guarded. Their arguments are the parameters of the methods of RankService.
 
 #: read: not guarded, and it never waits. claim: by the method itself, one at a time. work: only the owner, one at a time. local: only local root.
 VERBS = {

@@ -13,9 +13,6 @@
 | reboot, docker_restart | the same, and its node or its Docker Engine has restarted | restart |
 | rank_stopped | an engine process is stopped, or the container is paused, for `stopped_seconds` | restart |
 | wedge, idle_wedge, engine_failed | see the watch of the head | restart |
-
-Tokens also stand still in a long prefill, so the GPU decides: a rank that waits in a collective shows full utilization at idle power.
-Without a GPU, the CPU time of the engine's processes decides.
 """
 
 from __future__ import annotations
@@ -26,6 +23,8 @@ from typing import Any, NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._node import gpu
 from ansible_collections.gb10.cluster.plugins.module_utils._node.releases import RELEASE_LABEL
+
+# --- The thresholds of the watch, with their source.
 
 #: Seconds and GiB. `vllm_tp2_watch` replaces single values.
 DEFAULTS: dict[str, Any] = {
@@ -97,6 +96,8 @@ def usable_settings(given: Mapping[str, Any] | None) -> tuple[dict[str, Any], li
             problems.append(f"{error} It is ignored. Run site.yml.")
             del left[error.key]
 
+
+# --- What is wrong with a rank that is expected to serve.
 
 WAITS = frozenset(("node_lost", "docker", "fabric"))
 #: Causes that end the other ranks too, which may be read first.
@@ -189,6 +190,10 @@ def _of_rank(view: View, release: str, stopped_seconds: float) -> list[Fault]:
         return [Fault("rank_stopped", f"{view.name}: {view.sample['fault']}", view.number)]
     return []
 
+
+# --- The wedge rule: an engine that holds requests and computes nothing.
+# Tokens also stand still in a long prefill, so the GPU decides: a rank that waits in a collective shows full utilization at idle power. Without a GPU, the
+# CPU time of the engine's processes decides.
 
 BUSY_PERCENT = 95.0
 CPU_SHARE = 0.1  # of a core: a rank that waits uses 0.04, a rank 0 that works 0.3 and more

@@ -29,6 +29,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files impo
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import protocol
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.protocol import CONNECT, MAX_TEXT, MAX_TEXTS, USER, RankError, RankLost
 
+# --- A Unix socket of the agent: each connection has one request line and one reply line, in a thread of its own.
+
 MAX_CONNECTIONS = 32
 CHUNK = 1 << 16
 IDLE_SECONDS = 300.0  # after which a connection without a request is closed: its other end may no longer exist
@@ -166,6 +168,8 @@ class Listener:
                 connection.shutdown(socket.SHUT_RDWR)
 
 
+# --- What the configuration of sshd on a worker means for the head's key, by the output of `sshd -T -C ...`.
+
 SSHD_FILE = "/etc/ssh/sshd_config"
 NO_RUN_DIRECTORY = "privilege separation directory"  # absent until the first connection with socket activation
 
@@ -276,6 +280,8 @@ def sshd_problems_of(node: Node, host: str, address: str, rc: int, text: str) ->
     code, names, _err = node.run(["id", "-nG", USER])
     return sshd_problems(text, names.split() if code == 0 else [USER], host, address)
 
+
+# --- The ranks as the actor calls them: jobs in threads, over OpenSSH for a worker and within the process for rank 0.
 
 GRACE = 2.0  # seconds after its timeout by which a job must have ended by itself
 STDERR = 4096  # bytes of ssh's messages that are read

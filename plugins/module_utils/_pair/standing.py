@@ -194,6 +194,9 @@ def why_lines(outcome: Mapping[str, Any], events: Iterable[Mapping[str, Any]], f
     return [*lines, *(f"then: {text}" for text in done if text != sentence)]
 
 
+# --- The text at the end of a run.
+
+
 def seconds_text(seconds: float) -> str:
     """Return a duration as text: 48 s, 7 min 05 s."""
     whole = round(seconds)

@@ -115,6 +115,8 @@ def _followed(group: Group, generation: int, tell: Callable[[str], None]) -> dic
             return reply
 
 
+# --- The subcommand `gb10 rollback`: go to a kept release. If its boot fails, the agent returns to the one that was current.
+
 Look = Mapping[str, Any]
 
 

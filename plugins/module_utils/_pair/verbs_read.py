@@ -146,6 +146,9 @@ def print_evidence(group: Group, options: argparse.Namespace) -> int:
     return 0
 
 
+# --- The subcommand `gb10 status`: the one account of a group, for people and for status.yml.
+
+
 def status(group: Group, options: argparse.Namespace) -> int:
     """Print what the group does, and whether that is as it should be."""
     found = status_document(group, options)
@@ -230,6 +233,8 @@ def _uses_made_key(group: Group) -> bool:
     has_key = node.read_json(os.path.join(group.folder, "current", "release.json")).get("has_key")
     return bool(has_key) and not api_probe.read_key(look.key_files(group.folder)[:1])
 
+
+# --- The subcommand `gb10 check`: it sends prompts at several concurrencies to the model that serves, and judges every reply.
 
 Prompts = Sequence[Mapping[str, Any]]
 #: Sends prompts, so many at once, and returns the replies.

@@ -3,13 +3,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The watch of the head over a group that serves: it notices a fault, waits for what is missing, and lets the group converge again; what follows a failed boot.
 
-| release | failure | action |
-|---|---|---|
-| new, never passed | any | stop, evidence, last good release; none: stopped, with the sentence |
-| has passed | transient (`transient` in failures.yml) | the same release again, after a pause that grows; after the last attempt as for lasting |
-| has passed | lasting | held with the sentence; never replaced by another release without being asked |
-| has passed, and the change was asked for while another release was current | lasting, or the last attempt | back to that release |
-
 It never stops or starts anything itself. It sets a new generation of the desired state, and the converge loop restarts and judges the release.
 """
 
@@ -28,6 +21,14 @@ from ansible_collections.gb10.cluster.plugins.module_utils._pair.actor import Ac
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.calls import POLL_SECONDS, TICK_SECONDS, Calls
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.observation import Observation
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.rules import Fault
+
+# --- What follows a failed boot.
+# | release | failure | action |
+# |---|---|---|
+# | new, never passed | any | stop, evidence, last good release; none: stopped, with the sentence |
+# | has passed | transient (`transient` in failures.yml) | the same release again, after a pause that grows; after the last attempt as for lasting |
+# | has passed | lasting | held with the sentence; never replaced by another release without being asked |
+# | has passed, and the change was asked for while another release was current | lasting, or the last attempt | back to that release |
 
 #: Seconds before the second, third, ... attempt. The last one counts for all that follow.
 PAUSES = (5.0, 20.0, 60.0, 180.0)
@@ -51,6 +52,9 @@ def after_failure(passed_before: bool, failure: str, attempt: int, attempts: int
     if failure in TRANSIENT and attempt < attempts:
         return RETRY
     return RETURN if switched and fallback else HOLD
+
+
+# --- The watch of the head over a group that serves: it notices a fault, waits for what is missing, and lets the group converge again.
 
 
 class Unserved:

@@ -16,6 +16,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import 
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import values
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import CACHE_VARIABLES
 
+# --- What the engine of a rank needs of its container, tried in a container with the same settings before anything is stopped.
+
 PROBE_SECONDS = 10  # the script ends itself after so long
 PROBE_TIMED_OUT = 4  # and then returns this
 _GPU = "Check the GPU and its driver on the node (`nvidia-smi`), what containers get of them (`nvidia-ctk cdi list`), and run site.yml with --tags docker"
@@ -128,6 +130,8 @@ def probe_words(profile: Mapping[str, Any], devices: Sequence[str], weights_writ
     }  # fmt: skip
     return ["-IS", "-c", PROBE_SCRIPT, json.dumps(wanted)]
 
+
+# --- A bounded test of the collectives that the engine needs, in short containers of the image, one a rank at once: container, script, verdict.
 
 COLLECTIVE_SECONDS = 60  # the script ends itself after so long
 MARK = "GB10-COLLECTIVE "

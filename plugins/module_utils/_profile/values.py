@@ -4,9 +4,6 @@
 """What the values of a profile mean: placeholders, models and mounts, and what the collection adds: compile caches, time limits, where NCCL prints. Pure.
 
 It imports little, because every playbook begins with it.
-
-A cache folder is mounted from ``<cache dir>-<key>``. Another image or another shape has another folder, so that a stale artifact is never read and a
-rollback finds its warm cache. The key is a part of a path that no container can write.
 """
 
 from __future__ import annotations
@@ -108,6 +105,9 @@ def port_fault(profile: Mapping[str, Any], ssh_port: Any) -> tuple[str, str]:
         seen[int(port)] = f"{user} ({key})" if key else user
     return "", ""
 
+
+# --- The models of a profile: the one that is served, and the drafter, a model of its own that ``speculative-config`` names; and the mounts of a rank, with
+# those through which its engine could change the weights that the next boot loads.
 
 DRAFTER_FLAG = "speculative-config"
 #: Methods of vLLM (vllm/config/speculative.py) that load no model. ``model`` repeats the method, or names a class.
@@ -272,6 +272,10 @@ def tool_volumes(profile: Mapping[str, Any], store: str) -> list[str]:
             out.append(volume)
     return out
 
+
+# --- What the collection adds to every profile: a compile cache on the node for each image and shape, vLLM's own time limits, and where NCCL prints.
+# A cache folder is mounted from ``<cache dir>-<key>``. Another image or another shape has another folder, so that a stale artifact is never read and a
+# rollback finds its warm cache. The key is a part of a path that no container can write.
 
 #: Variables of compile caches: the folder below the mounted cache (empty: the cache itself), and where the variable is read.
 CACHE_VARIABLES: dict[str, tuple[str, str]] = {
