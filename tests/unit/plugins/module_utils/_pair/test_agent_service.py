@@ -25,7 +25,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._pair.actor import Re
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.files import Folder
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.protocol import AgentMissing, RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.rank import RankService
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.service import Service
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.service import Service, decides
 from unit.fixtures.agent.wire import HELLO, FakeActor, FakeRank, configuration, descriptors, fake_ssh, until
 
 LIMIT = 30.0
@@ -387,3 +387,32 @@ sys.exit(Service(configuration(folder), run_dir=str(folder / "run"), rank=FakeRa
     assert process.returncode == 0
     assert err.decode() == "lab-1: the agent of rank 0 of pair1 is ready.\n"
     assert os.listdir(tmp_path / "run") == []
+
+
+# --- When a long poll of events returns at once.
+
+
+def reply(generation: int = 7, final: bool = False, kinds: tuple[str, ...] = (), desired: int = 7, **more: Any) -> dict[str, Any]:
+    return {"events": [{"kind": kind} for kind in kinds], "outcome": {"generation": generation, "final": final}, "desired": {"generation": desired, **more}}
+
+
+@pytest.mark.parametrize(
+    ("found", "generation", "was_final", "expected"),
+    [
+        (reply(), 7, False, False),
+        (reply(kinds=("progress", "step", "hold", "warning")), 7, False, False),
+        (reply(kinds=("progress", "verdict")), 7, False, True),
+        (reply(kinds=("settled",)), 0, False, True),
+        (reply(final=True), 0, False, True),
+        (reply(final=True), 0, True, False),
+        (reply(final=True), 7, True, True),
+        (reply(desired=8), 7, False, True),
+        (reply(desired=8), 0, False, False),
+        (reply(generation=6, final=True), 7, True, False),
+        (reply(generation=9, desired=9, replaces=[7]), 7, False, False),
+        (reply(generation=9, desired=9, replaces=[7], final=True), 7, True, True),
+        (reply(desired=7), 8, False, False),
+    ],
+)
+def test_decides_whether_a_follower_must_hear_at_once(found: dict[str, Any], generation: int, was_final: bool, expected: bool) -> None:
+    assert decides(found, generation, was_final) is expected
