@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The failure catalogue: classes of boot failures ready to run, faults of the kernel log, and the stages of a boot. failures.yml is its source."""
+"""The failure catalogue: classes of boot failures ready to run, and faults of the kernel log. failures.yml is its source and describes the keys of a row."""
 
 from __future__ import annotations
 

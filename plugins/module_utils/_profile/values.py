@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the values of a profile mean: placeholders, models and mounts, and what the collection adds: compile caches, time limits, where NCCL prints. Pure.
+"""What the values of a profile mean, whose keys are in profiles/schema/profile.yml: models, mounts, and what the collection adds to every profile. Pure.
 
 It imports little, because every playbook begins with it.
 """
