@@ -7,7 +7,7 @@ export ANSIBLE_INJECT_FACT_VARS := false
 export ANSIBLE_ALLOW_EMBEDDED_TEMPLATES := false
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help setup setup-dev demo pair lab lab-down vm-lab vm-lab-down check lint lint-ansible lint-quick types unit sim sanity contract molecule net net-machines docs test more long lock clean
+.PHONY: help setup setup-dev demo pair lab lab-down vm-lab vm-lab-down gpu-bundle gpu-lab gpu-demo gpu-test gpu-lab-down check lint lint-ansible lint-quick types unit sim sanity contract molecule net net-machines docs test more long lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -32,6 +32,17 @@ vm-lab: setup  ## the VM lab
 	@$(PY) lab/vm/vmlab.py up
 vm-lab-down:  ## remove what the VM lab started
 	@$(PY) lab/vm/vmlab.py down
+# The GPU lab needs no .venv on the machine with the GPUs: its Ansible comes with the bundle.
+gpu-bundle: setup  ## what the GPU lab's machine does not have, packed into .gpu-bundle (Docker and a network)
+	@$(PY) -m lab.gpu bundle
+gpu-lab:  ## the GPU lab: two nodes, each with one GPU (root, an NVIDIA driver, two GPUs; lab/gpu/README.md)
+	@python3 -m lab.gpu up
+gpu-demo:  ## the GPU lab, site.yml, and a completion from two GPUs
+	@python3 -m lab.gpu demo
+gpu-test:  ## the GPU lab and tests/gpu (PART=NAME: one part)
+	@python3 -m lab.gpu test $(PART)
+gpu-lab-down:  ## end the GPU lab
+	@python3 -m lab.gpu down
 
 check: setup-dev  ## lint, types, unit tests: the loop to work in (two minutes)
 	@$(PY) tools/stages.py check
@@ -79,4 +90,4 @@ long: setup-dev  ## what takes hours: every schedule, whole fault tables, soak (
 lock: setup  ## renew requirements*.lock: the newest versions in the ranges of requirements*.txt, with hashes
 	@tools/lock.sh
 clean:  ## remove what the tools left in the checkout
-	rm -rf .venv .lab .site .ansible .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .lab .gpu-bundle .site .ansible .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -4,9 +4,10 @@
 """How fast the copy of weights and images is between two nodes, from file to file and with the check of the hashes.
 
     python3 benchmarks/copy_rate.py --from "docker exec -i gb10-lab-1" --to "docker exec -i gb10-lab-2" \\
-        --rails 192.168.200.11-192.168.200.12,192.168.201.11-192.168.201.12 [--gib 1] [--rounds 3] [--streams 4] [--before COMMIT]
+        --rails 192.168.200.11-192.168.200.12,192.168.201.11-192.168.201.12 [--gib 1] [--rounds 3] [--streams 4] [--bound MEMORY] [--before COMMIT]
 
-`--from` and `--to` are the words that run a shell command as root on a node, such as `ssh root@spark-1`. Both ends run in the units of the copy.
+`--from` and `--to` are the words that run a shell command as root on a node, such as `ssh root@spark-1`. Both ends run in the units of the copy,
+or with another bound of their memory, such as 128M.
 `--before` measures the copier over HTTP of an older commit of this repository in turns with it.
 Printed are MB/s (10^6 bytes a second), the CPU time of the fetching end, and the page cache that the files have on each node afterwards.
 """
@@ -159,9 +160,12 @@ def main() -> int:
     parser.add_argument("--gib", type=float, default=1.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--streams", type=int, default=4)
+    parser.add_argument("--bound", default="")
     parser.add_argument("--before", default="")
     parser.add_argument("--folder", default="/var/lib/docker/gb10-copy-bench")
     args = parser.parse_args()
+    if args.bound:
+        copy.BOUNDS[:] = [f"MemoryMax={args.bound}"]
     pairs = [rail.split("-") for rail in args.rails.split(",")]
     source, target = (End(words, args.folder, [pair[end] for pair in pairs]) for end, words in enumerate((args.source, args.to)))
     rates: dict[str, list[float]] = {}

@@ -36,6 +36,7 @@ SUITES: dict[str, tuple[tuple[int, tuple[tuple[str, str], ...]], ...]] = {
                 ("container lab", f"{LAB} up"),
                 ("acceptance net on the stub engine", f"{STUB_ROWS} -m quick"),
                 ("acceptance net on the real engine", f"{NET} {ENGINE} -m quick"),
+                ("GPU lab, without a GPU", f"{NET} tests/gpu/test_without_gpu.py"),
             ),
         ),
         (

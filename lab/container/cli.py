@@ -93,7 +93,7 @@ def up(lab: Lab, count: int, engine: str) -> int:
             nodes.wait_ready(wanted)
         model.result()
     with step("key, images and models into the nodes") if touched else nullcontext():
-        nodes.equip_all(lab, wanted, names, public_key, real=real)
+        nodes.equip_all(lab, wanted, public_key, *nodes.contents(lab, names, real=real))
     nodes.check_reach(wanted)
     if touched:
         with step("looking for what older recipes left"):

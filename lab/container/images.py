@@ -285,7 +285,7 @@ def prune_superseded(names: Names) -> list[str]:
             docker_ok("volume", "rm", f"{volume}-complete")
             gone.append(volume)
     current = {names.base, names.engine, names.stub, names.node, ENGINE_TAG, STUB_TAG}
-    for name in ("gb10-lab/node", "gb10-lab/vllm-cpu", "gb10-lab/stub", "gb10-lab/trixie"):  # a used one is refused, and stays
+    for name in ("gb10-lab/node", "gb10-lab/node-gpu", "gb10-lab/vllm-cpu", "gb10-lab/stub", "gb10-lab/trixie"):  # a used one is refused, and stays
         for tag in listed("images", name, "--filter", mark, "--format", "{{.Repository}}:{{.Tag}}"):
             if tag not in current and docker_ok("rmi", tag):
                 gone.append(tag)
@@ -299,7 +299,7 @@ def remove_caches() -> None:
         docker("rm", "-f", *stray)
     if volumes := listed("volume", "ls", "-q", "--filter", mark):
         docker("volume", "rm", *volumes, what="removing the cached volumes")
-    own = ("gb10-lab/node", "gb10-lab/vllm-cpu", "gb10-lab/stub", "gb10-lab/trixie", "gb10-lab/base")
+    own = ("gb10-lab/node", "gb10-lab/node-gpu", "gb10-lab/vllm-cpu", "gb10-lab/stub", "gb10-lab/trixie", "gb10-lab/base")
     tags = [tag for name in own for tag in listed("images", name, "--filter", mark, "--format", "{{.Repository}}:{{.Tag}}")]
     tags += [tag for tag in listed("images", "gb10-lab/trixie", "--format", "{{.Repository}}:{{.Tag}}") if tag not in tags]
     if tags:

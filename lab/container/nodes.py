@@ -234,11 +234,16 @@ def equip(node: Node, public_key: str, models: Mapping[str, bytes], tags: Sequen
     return docker("exec", node.container, "cat", "/etc/ssh/ssh_host_ed25519_key.pub"), changed
 
 
-def equip_all(lab: Lab, wanted: list[Node], names: Names, public_key: str, *, real: bool) -> None:
+def contents(lab: Lab, names: Names, *, real: bool) -> tuple[dict[str, bytes], list[str]]:
+    """Return the models of each node, as tar archives by name, and the tags of its images."""
     models = {STUB_MODEL: images.stub_model()}
     if real:
         models[MODEL_NAME] = images.model_archive(lab.state, names)
-    tags = [STUB_TAG, *([ENGINE_TAG] if real else [])]
+    return models, [STUB_TAG, *([ENGINE_TAG] if real else [])]
+
+
+def equip_all(lab: Lab, wanted: list[Node], public_key: str, models: Mapping[str, bytes], tags: Sequence[str]) -> None:
+    """Equip all nodes, and keep their SSH host keys."""
 
     def one(node: Node) -> tuple[str, list[str]]:
         return equip(node, public_key, models, tags)

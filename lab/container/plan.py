@@ -69,6 +69,7 @@ class Node:
     rails: tuple[str, str]
     networks: tuple[str, str, str]  # management, rail 0, rail 1
     container: str
+    arguments: tuple[str, ...] = ()  # more arguments of `docker create`: lab/gpu gives a node its GPU
 
     @property
     def volume(self) -> str:
@@ -262,7 +263,7 @@ def node_run_arguments(node: Node, node_image: str, tree: str, labels: Mapping[s
     for path in ("/run:exec,mode=755", "/run/lock", "/tmp:exec,mode=1777"):  # noqa: S108  paths of the node, not of this host
         args += ["--tmpfs", path]
     args += ["--shm-size", "2g", "--env", "container=docker", "--env", f"GB10_LAB_IFACES={node.interfaces}"]
-    args += ["--volume", f"{node.volume}:/var/lib/docker", *(["--volume", f"{tree}:/opt/engine:ro"] if tree else [])]
+    args += ["--volume", f"{node.volume}:/var/lib/docker", *(["--volume", f"{tree}:/opt/engine:ro"] if tree else []), *node.arguments]
     args += ["--network", node.networks[0], "--network-alias", node.name, "--ip", node.management, "--stop-timeout", "20", node_image]
     if cgroup_version == "1":
         args.append("SYSTEMD_CGROUP_ENABLE_LEGACY_FORCE=1")  # systemd 257 refuses cgroup v1 otherwise

@@ -64,6 +64,7 @@ _list:
       master_addr: 192.168.200.11
 """
 
+import multiprocessing
 from collections.abc import Mapping
 from typing import Any
 
@@ -73,6 +74,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils._inventory.groups imp
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import CLUSTER_SPEC
 
 READ = ("ansible_host", *CLUSTER_SPEC)
+#: What a worker has found: it lives for one task of one host, and templates ask up to 25 times. The inventory stays the same meanwhile.
+FOUND: dict[tuple[str, ...], list[Any]] = {}
 
 
 class _Hosts(dict[str, Mapping[str, Any]]):
@@ -97,9 +100,14 @@ class LookupModule(LookupBase):
             raise AnsibleError(f"serving_group has no option {', '.join(kwargs)}; its terms are names of hosts")
         known = variables or {}
         names = [str(term) for term in terms or [] if term] or [str(known.get("inventory_hostname", ""))]
+        if tuple(names) in FOUND:
+            return FOUND[tuple(names)]
         hosts = _Hosts(known.get("hostvars") or {})
         groups = {str(name): [str(host) for host in members] for name, members in (known.get("groups") or {}).items()}
         try:
-            return [group_of(name, groups, hosts) for name in names]
+            found = [group_of(name, groups, hosts) for name in names]
         except ClusterError as exc:
             raise AnsibleError(f"inventory: {exc}") from exc
+        if multiprocessing.parent_process():
+            FOUND[tuple(names)] = found
+        return found

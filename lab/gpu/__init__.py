@@ -1,0 +1,1 @@
+"""The GPU lab: two nodes of the container lab, each with one real GPU."""
