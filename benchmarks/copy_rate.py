@@ -15,8 +15,6 @@ Printed are MB/s (10^6 bytes a second), the CPU time of the fetching end, and th
 from __future__ import annotations
 
 import argparse
-import functools
-import importlib.util
 import json
 import re
 import shlex
@@ -25,10 +23,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "collections"))
+
+from ansible_collections.gb10.cluster.plugins.module_utils._node import transfer as copy  # noqa: E402  the checkout's links are on the path now
+
 SHARDS = 4
 RUN, PORT = "/run/gb10-cluster", 40999
 HTTP = {"user": "gb10", "password": "of-this-benchmark"}  # nosec B105 # both ends are on this cable, for seconds
@@ -46,18 +47,6 @@ for where, _folders, names in os.walk(sys.argv[1]):
             pages += sum(page & 1 for page in table)
 print(pages * mmap.PAGESIZE / 2**20)
 """
-
-
-@functools.cache
-def rail_copy() -> ModuleType:
-    """Return the module that writes the files and scripts of both units."""
-    path = ROOT / "plugins/module_utils/_transfer/rail_copy.py"
-    spec = importlib.util.spec_from_file_location("rail_copy", path)
-    if spec is None or spec.loader is None:
-        raise SystemExit(f"{path} cannot be loaded")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 class End:
@@ -119,7 +108,7 @@ class End:
 
 def new_copy(source: End, target: End, files: list[dict[str, Any]], streams: int) -> tuple[float, float]:
     """Copy with rsync over SSH; return MB/s of the transfer, and of all until the last hash is checked."""
-    copy, serve, fetch = rail_copy(), f"{RUN}/bench-serve", f"{RUN}/bench-fetch"
+    serve, fetch = f"{RUN}/bench-serve", f"{RUN}/bench-fetch"
     keys = []
     for end, folder, name in ((source, serve, copy.HOST_KEY), (target, fetch, copy.KEY)):
         end.on(f"rm -rf {folder}; mkdir -p {folder}/etc; chmod 700 {folder}; ssh-keygen -q -t ed25519 -N '' -f {folder}/{name}")
@@ -176,7 +165,7 @@ def main() -> int:
     parser.add_argument("--folder", default="/var/lib/docker/gb10-copy-bench")
     args = parser.parse_args()
     if args.bound:
-        rail_copy().BOUNDS[:] = [f"MemoryMax={args.bound}"]
+        copy.BOUNDS[:] = [f"MemoryMax={args.bound}"]
     pairs = [rail.split("-") for rail in args.rails.split(",")]
     source, target = (End(words, args.folder, [pair[end] for pair in pairs]) for end, words in enumerate((args.source, args.to)))
     rates: dict[str, list[float]] = {}

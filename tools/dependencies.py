@@ -67,8 +67,8 @@ NODE = ("plugins/modules/", "plugins/module_utils/")
 NODE_IMPORTS: dict[str, str | tuple[str, ...]] = {
     "ansible": "",
     "yaml": ("plugins/module_utils/_fabric/netplan", "plugins/module_utils/_inventory/variables.py"),
-    "jmespath": "plugins/module_utils/_agent/service.py",
-    "netaddr": "plugins/module_utils/_inventory/fabric.py",
+    "jmespath": "plugins/module_utils/_pair/service.py",
+    "netaddr": "plugins/module_utils/_inventory/groups.py",
 }
 CONTROLLER_IMPORTS = {"ansible", "jinja2", "jmespath", "jsonschema", "netaddr", "pygal", "yaml"}
 

@@ -24,8 +24,7 @@ REPO = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPO / "collections"))
 
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.judge import CHECKS, IDS  # noqa: E402  the checkout's links are on the path now
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory.names import is_computed, role_options  # noqa: E402  the checkout's links are on the path now
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import CLUSTER_SPEC  # noqa: E402
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import CLUSTER_SPEC, is_computed, role_options  # noqa: E402  as above
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _HEAD = "| variable | type | default | meaning |\n|---|---|---|---|\n"

@@ -31,7 +31,7 @@ BUDGET: dict[str, tuple[int, int]] = {
     "Python lines of plugins/ without documentation blocks": (36054, 22500),
     "Python lines of tests/": (38480, 24500),
     "modules": (30, 16),
-    "files of module_utils": (170, 95),
+    "files of module_utils": (95, 95),
     "action plugins": (15, 10),
     "task files of the role vllm_tp2": (8, 8),
     "lines of its vars": (93, 93),

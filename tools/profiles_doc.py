@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "collections"))
 
 from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles  # noqa: E402  the path must stand first
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import caches, host_memory, kv_estimate, text  # noqa: E402
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import host_memory, kv_estimate, text, values  # noqa: E402
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import PLACEHOLDERS  # noqa: E402
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve  # noqa: E402
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_schema import SCHEMA, resolved, types  # noqa: E402
@@ -355,11 +355,11 @@ def default_text(value: Any) -> str:
 
 def added() -> list[tuple[str, str, str]]:
     """Return the rows of the variables that the collection adds to each profile."""
-    rows = [(f"`{name}`", f"*cache*/{folder}".rstrip("/"), source) for name, (folder, source) in caches.VARIABLES.items()]
-    for name, (phases, default, ends) in caches.LIMITS.items():
+    rows = [(f"`{name}`", f"*cache*/{folder}".rstrip("/"), source) for name, (folder, source) in values.CACHE_VARIABLES.items()]
+    for name, (phases, default, ends) in values.TIME_LIMITS.items():
         total = " + ".join(f"`{phase}`" for phase in phases)
         rows.append((f"`{name}`", f"{total} of `launch.phase_seconds`", f"vLLM, vllm/envs.py: the longest time of {ends}; {default} s by default"))
-    for name, path in caches.NCCL_LOG.items():
+    for name, path in values.NCCL_LOG.items():
         rows.append((f"`{name}`", f"{path}, if the profile sets `NCCL_DEBUG` and does not use Ray", "NCCL, src/debug.cc: each line is printed at once"))
     return rows
 
@@ -379,7 +379,7 @@ def page() -> str:
         managed=", ".join(f"`--{flag}`" for flag in PLACEHOLDERS),
         fabric="`NCCL_IB_*`, `NCCL_SOCKET_IFNAME`, `GLOO_SOCKET_IFNAME`, `TP_SOCKET_IFNAME`, `UCX_NET_DEVICES`",
         added="\n".join(markdown_table(("variable", "value", "read by"), added())),
-        shaping=", ".join(f"`{prefix}`" for prefix in caches.SHAPING),
+        shaping=", ".join(f"`{prefix}`" for prefix in values.SHAPING),
         outside=host_memory.OUTSIDE_GIB,
         at_85=host_memory.free_gib(0.85, host_memory.SPARK_GIB),
         calibration="\n".join(markdown_table(("figure", "measured pool, tokens", "error of the plan"), calibration(profiles))),

@@ -13,7 +13,7 @@ from container_lab import NETWORK
 
 from benchmarks.scenes.scene import ONLY_SERVING, Pair, Scene, situations, text_of
 
-MARK = "plugins/module_utils/_agent/cli.py"  # a file of the program that the nodes have
+MARK = "plugins/module_utils/_pair/cli.py"  # a file of the program that the nodes have
 
 
 @situations("""

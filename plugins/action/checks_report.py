@@ -16,11 +16,11 @@ from ansible.utils.display import Display
 from ansible_collections.gb10.cluster.plugins.module_utils._checks import judge
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import NOT_IN_RUN, Group, Rank, Requirements
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.versions import COMPONENTS
-from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
-from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import ERROR, INFO, SEVERITIES, counts
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
-from ansible_collections.gb10.cluster.plugins.module_utils._preflight.parse import numbers
-from ansible_collections.gb10.cluster.plugins.module_utils._release.group import group_status
+from ansible_collections.gb10.cluster.plugins.module_utils._core import text
+from ansible_collections.gb10.cluster.plugins.module_utils._core.finding import ERROR, INFO, SEVERITIES, counts
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_atomically
+from ansible_collections.gb10.cluster.plugins.module_utils._node.group_state import group_status
+from ansible_collections.gb10.cluster.plugins.module_utils._node.parse import numbers
 from ansible_collections.gb10.cluster.plugins.plugin_utils import shown
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import short
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_login import ssh_words
@@ -124,7 +124,7 @@ def _doctor(group: Group, options: Mapping[str, Any], variables: Mapping[str, An
     checkout = Path("playbooks/doctor.yml").is_file() and Path("site.yml").is_file()
     typed = [short(Path(each)) if os.path.isabs(each) else each for each in sources]
     places = judge.Places(typed, checkout, {host: ssh_words(variables["hostvars"][host], host) for host in group.hosts})
-    report = plain(judge.report(group, judge.judge(group, options["ignore"], preflight=False), places, utc.stamp()))
+    report = plain(judge.report(group, judge.judge(group, options["ignore"], preflight=False), places, text.stamp()))
     return {"verdict": judge.verdict(report), "lines": judge.lines(report), "report": report}
 
 
@@ -181,7 +181,7 @@ def _text(group: Group, verdict: judge.Verdict, report: str) -> list[str]:
 def _document(group: Group, verdict: judge.Verdict) -> dict[str, Any]:
     """Return the verdict of a group for programs."""
     ready = not counts(verdict.findings)[ERROR]
-    return {"schema": "gb10.cluster/preflight/2", "time": utc.stamp(), "group": group.name, "hosts": list(group.hosts), "ready": ready, **verdict.data()}
+    return {"schema": "gb10.cluster/preflight/2", "time": text.stamp(), "group": group.name, "hosts": list(group.hosts), "ready": ready, **verdict.data()}
 
 
 def _write(path: str, group: Group, verdict: judge.Verdict) -> None:

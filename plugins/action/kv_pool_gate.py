@@ -13,7 +13,7 @@ from typing import Any
 
 from ansible.errors import AnsibleError
 from ansible.utils.display import Display
-from ansible_collections.gb10.cluster.plugins.module_utils._common import progress
+from ansible_collections.gb10.cluster.plugins.module_utils._core import text
 from ansible_collections.gb10.cluster.plugins.plugin_utils import receipts
 from ansible_collections.gb10.cluster.plugins.plugin_utils.followed import SHOW_SECONDS
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import NodeResults, plain
@@ -112,7 +112,7 @@ class ActionModule(NodeResults):
 
     def _is_news(self, line: str) -> bool:
         """Return whether a line is to be shown: the percentage of a stage is not within 30 s of the one before."""
-        seen, now = progress.boot_stage(line), time.monotonic()
+        seen, now = text.boot_stage(line), time.monotonic()
         if seen is None:
             return True
         if now - self.stages.get(seen, float("-inf")) < SHOW_SECONDS:

@@ -14,7 +14,7 @@ import yaml
 from ansible.errors import AnsibleActionFail
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_atomically
 
 NAME = ".gb10.lock.yml"
 HEAD = "# Written by gb10.cluster. Keep it under version control. To accept another image or model, delete its entry, or run with -e gb10_lock_update=true.\n"

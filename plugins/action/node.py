@@ -13,9 +13,9 @@ import time
 from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
-from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import Finding
-from ansible_collections.gb10.cluster.plugins.module_utils._host import access
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory import ssh_failure
+from ansible_collections.gb10.cluster.plugins.module_utils._core import finding
+from ansible_collections.gb10.cluster.plugins.module_utils._core.finding import Finding
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory import ssh
 from ansible_collections.gb10.cluster.plugins.plugin_utils import shown
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import NodeResults
 from ansible_collections.gb10.cluster.plugins.plugin_utils.tally import RUN
@@ -34,14 +34,14 @@ class ActionModule(NodeResults):
         out: dict[str, Any] = super().run(tmp, task_vars)
         before = time.time()
         result, text, cause = self._once(task_vars)
-        if cause is access.PROMPT and getattr(self._connection, "transport", "") == "ssh":
+        if cause is finding.PROMPT and getattr(self._connection, "transport", "") == "ssh":
             # A connection that was kept while a link was down blocks until TCP sends again. A new one answers if the node does.
             self._connection.reset()
             result, text, cause = self._once(task_vars)
         if cause is not None:
-            found = result["access"] = access.finding(cause, text, self._full(text) if cause is access.SPACE else "")
+            found = result["access"] = finding.access_finding(cause, text, self._full(text) if cause is finding.SPACE else "")
             result.pop("exception", None)  # Ansible prints it in place of msg
-            result["msg"] = access.sentences(str((task_vars or {}).get("inventory_hostname")), found, cause)
+            result["msg"] = finding.access_sentences(str((task_vars or {}).get("inventory_hostname")), found, cause)
             result.setdefault("failed", not result.get("unreachable"))
         if "time" in result:  # of the node: if the clocks agree, it is between these two values
             result["clock"] = {"before": before, "after": time.time()}
@@ -61,31 +61,31 @@ class ActionModule(NodeResults):
         except AnsibleError as error:
             text = str(error)
             result = {"changed": False, "unreachable" if isinstance(error, AnsibleConnectionFailure) else "failed": True}
-            cause = access.cause_of(text)
+            cause = finding.cause_of(text)
             if cause is None:
                 result = self._not_reached(error, task_vars or {})
                 if not result:
                     raise
             return result, text, cause
-        text = access.text_of(result)
-        return result, text, access.cause_of(text)
+        text = finding.output_of(result)
+        return result, text, finding.cause_of(text)
 
     def _not_reached(self, error: AnsibleError, variables: dict[str, Any]) -> dict[str, Any]:
         """Return the result for a node that SSH does not reach, with the cause and its remedy; empty if the error shows no known cause."""
         text, connection = str(error), self._connection
         is_failure = isinstance(error, AnsibleConnectionFailure) or "Host Key checking is enabled" in text
-        if not is_failure or getattr(connection, "transport", "") != "ssh" or not ssh_failure.cause(text):
+        if not is_failure or getattr(connection, "transport", "") != "ssh" or not ssh.cause(text):
             return {}
         host, address = str(variables.get("inventory_hostname")), str(connection.get_option("host") or "")
         way = (host, address, str(connection.get_option("remote_user") or ""), int(connection.get_option("port") or 22))
-        what = {"found": ssh_failure.found(text), "remedy": ssh_failure.remedy(text, *way)}
-        return {"changed": False, "unreachable": True, "msg": ssh_failure.sentences(text, *way), **what}
+        what = {"found": ssh.found(text), "remedy": ssh.remedy(text, *way)}
+        return {"changed": False, "unreachable": True, "msg": ssh.sentences(text, *way), **what}
 
     def _full(self, text: str) -> str:
         """Return the mount point of the file system without space; empty if the node does not report it."""
         # The path may not exist: its nearest folder that does is asked.
-        command = f'p={shlex.quote(access.file_of(text))}; while [ -n "$p" ] && [ ! -e "$p" ]; do p=${{p%/*}}; done; df -P "${{p:-/}}"'
+        command = f'p={shlex.quote(finding.file_of(text))}; while [ -n "$p" ] && [ ! -e "$p" ]; do p=${{p%/*}}; done; df -P "${{p:-/}}"'
         try:
-            return access.full_file_system(str(self._low_level_execute_command(command, sudoable=False)["stdout"]))
+            return finding.full_file_system(str(self._low_level_execute_command(command, sudoable=False)["stdout"]))
         except AnsibleError:
             return ""

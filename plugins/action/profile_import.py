@@ -18,11 +18,11 @@ from ansible import context
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles
-from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
-from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import redact
-from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
+from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
+from ansible_collections.gb10.cluster.plugins.module_utils._core.redact import redact
+from ansible_collections.gb10.cluster.plugins.module_utils._core.text import did_you_mean
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import default_of
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose, kv_estimate, models
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose, kv_estimate, values
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.containers import Around, convert
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import SPARK_GIB
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.shell import RecipeError, env_values
@@ -126,7 +126,7 @@ def checked(name: str, raw: dict[str, Any]) -> list[str]:
         for rank in range(size):
             place = {"rank": rank, "size": size, "master_addr": "192.168.200.11", "fabric_ip": f"192.168.200.{11 + rank}"}
             compose.render_rank(profile, place, {"model_store": "/srv/models", "fabric": "node"})
-        faults = models.writable_weights(profile, "/srv/models")
+        faults = values.writable_weights(profile, "/srv/models")
         plan = kv_estimate.make_plan(profile, [{"total_kib": SPARK_GIB * kv_estimate.KIB_PER_GIB}] * size)
     except (ProfileError, compose.ServingError, kv_estimate.PlanError) as error:
         faults = [str(error)]

@@ -14,8 +14,8 @@ from typing import Any
 import jinja2
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
-from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
+from ansible_collections.gb10.cluster.plugins.module_utils._core import text
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_atomically
 from ansible_collections.gb10.cluster.plugins.plugin_utils import report_data
 
 TEMPLATE = Path(__file__).resolve().parents[2] / "roles" / "vllm_tp2" / "templates" / "report.html.j2"
@@ -97,9 +97,9 @@ def svg(figure: Mapping[str, Any], name: str) -> str:
         root.remove(each)
     _cleaned(root)
     root.attrib.update({"id": name, "role": "img", "aria-labelledby": f"{name}-title {name}-desc", "class": f"figure {figure['kind']}"})
-    for place, (tag, text) in enumerate((("title", figure["title"]), ("desc", figure["desc"]))):
+    for place, (tag, words) in enumerate((("title", figure["title"]), ("desc", figure["desc"]))):
         element = root.makeelement(tag, {"id": f"{name}-{tag}"})
-        element.text = text
+        element.text = words
         root.insert(place, element)
     return str(library().etree.etree.tostring(root, encoding="unicode"))  # it escapes all texts
 
@@ -142,7 +142,7 @@ class ActionModule(ActionBase):
         results = {host: {key: dict(variables[host].get(args["registers"][key]) or {}) for key in ("fabric", "info")} for host in known}
         try:
             nodes, receipts = report_data.nodes_of(hosts, results, folder), report_data.receipts_in(folder)
-            bench, made = report_data.bench_in(Path(args["bench"]), name), utc.stamp()[:16].replace("T", " ")
+            bench, made = report_data.bench_in(Path(args["bench"]), name), text.stamp()[:16].replace("T", " ")
             page = report_data.plan(name, hosts, args["status"], nodes, receipts, args["profiles"], bench, made)
             dest.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(str(dest), render(page), 0o600)

@@ -16,7 +16,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.vars import load_extra_vars
-from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
+from ansible_collections.gb10.cluster.plugins.module_utils._core.text import did_you_mean
 from ansible_collections.gb10.cluster.plugins.plugin_utils import setup_files, setup_proposal, setup_questions, setup_ssh
 from ansible_collections.gb10.cluster.plugins.plugin_utils.setup_files import GROUP, HOSTS
 from ansible_collections.gb10.cluster.plugins.plugin_utils.setup_questions import Terminal, login_of

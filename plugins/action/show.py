@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible_collections.gb10.cluster.plugins.module_utils._common.terminal import printable
+from ansible_collections.gb10.cluster.plugins.module_utils._core.text import printable
 from ansible_collections.gb10.cluster.plugins.plugin_utils import shown
 from ansible_collections.gb10.cluster.plugins.plugin_utils.tally import RUN
 

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible_collections.gb10.cluster.plugins.module_utils._release import summary
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import standing
 from ansible_collections.gb10.cluster.plugins.plugin_utils import shown
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_login import ssh_words
 from ansible_collections.gb10.cluster.plugins.plugin_utils.tally import RUN
@@ -27,7 +27,7 @@ class ActionModule(ActionBase):
         super().run(tmp, task_vars)
         variables = task_vars or {}
         self.validate_argument_spec(argument_spec={})
-        times = summary.stage_times(RUN.roles, time.time())
+        times = standing.stage_times(RUN.roles, time.time())
         lines: list[str] = []
         left = set(variables.get("ansible_play_hosts_all") or ()) - set(variables.get("ansible_play_hosts") or ()) | RUN.unreachable
         for host in variables["groups"].get("gb10", []):
@@ -38,7 +38,7 @@ class ActionModule(ActionBase):
                 changed = {each: RUN.changed[each] for each in members if each in RUN.changed} if RUN.kept else None
                 lost = [each for each in members if each in left]
                 address, login = str(values.get("ansible_host") or host), ssh_words(values, host)
-                lines += ["", *summary.group_text(result, address, times, self._task.check_mode, changed, lost, brief=RUN.shows, login=login)]
+                lines += ["", *standing.group_text(result, address, times, self._task.check_mode, changed, lost, brief=RUN.shows, login=login)]
         if self._task.check_mode and lines:
             lines = ["", "Check mode: nothing was changed.", *lines]
         shown.show(lines, None, shown.wants_json(self._loader))

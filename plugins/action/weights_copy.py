@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest
+from ansible_collections.gb10.cluster.plugins.module_utils._node import manifest
 from ansible_collections.gb10.cluster.plugins.plugin_utils.followed import FollowedAction
 
 

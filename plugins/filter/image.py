@@ -10,20 +10,20 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import holds_secret
-from ansible_collections.gb10.cluster.plugins.module_utils._docker import image_plan as image_proof
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory.names import BUILD_ARGUMENT
+from ansible_collections.gb10.cluster.plugins.module_utils._core.redact import holds_secret
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import BUILD_ARGUMENT
+from ansible_collections.gb10.cluster.plugins.module_utils._node import images
 from ansible_collections.gb10.cluster.plugins.plugin_utils import image_folders
 from ansible_collections.gb10.cluster.plugins.plugin_utils.filters import raises
 
 
-@raises(image_proof.ImageError)
+@raises(images.ImageError)
 def image_plan(infos: Any, hosts: Any, **options: Any) -> dict[str, Any]:
-    """Return the plan; see module_utils._docker.image_plan.plan."""
+    """Return the plan; see module_utils._node.images.plan."""
     hosts, infos = [str(host) for host in hosts], list(infos)
     if len(infos) != len(hosts):
         raise AnsibleFilterError(f"image_plan: {len(infos)} results for {len(hosts)} ranks: run on all ranks of the group")
-    return image_proof.plan(hosts, infos, **options)
+    return images.plan(hosts, infos, **options)
 
 
 def image_run(infos: Any, reference: str, digest: str = "") -> str:
@@ -31,7 +31,7 @@ def image_run(infos: Any, reference: str, digest: str = "") -> str:
     infos = list(infos)
     if not digest:
         return reference
-    if all(digest in image_proof.digests(info) for info in infos):
+    if all(digest in images.digests(info) for info in infos):
         return f"{reference}@{digest}"
     ids = {str(info.get("id")) for info in infos}
     return ids.pop() if len(ids) == 1 else reference

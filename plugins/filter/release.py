@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._common import terminal
+from ansible_collections.gb10.cluster.plugins.module_utils._core.text import printable as printed
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import text as profiles
 
 
 def printable(text: Any) -> str:
     """Return the text of a node with the characters that a terminal would obey written out."""
-    return terminal.printable(str(text))
+    return printed(str(text))
 
 
 class FilterModule:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, bench
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import collective, compose
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose, trial
 from ansible_collections.gb10.cluster.plugins.plugin_utils.compose_yaml import compose_yaml
 from ansible_collections.gb10.cluster.plugins.plugin_utils.filters import raises
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import adjusted
@@ -37,7 +37,7 @@ class FilterModule:
             "adjusted_profile": _guard(adjusted),
             "bench_levels": raises(bench.BenchError)(bench.levels_of),
             "bench_report": _guard(bench.report),
-            "collective_verdict": _guard(collective.verdict),
+            "collective_verdict": _guard(trial.verdict),
             "api_url": _guard(api_probe.api_url),
             "render_rank": _guard(compose.render_rank),
             "compose_yaml": _guard(compose_yaml),

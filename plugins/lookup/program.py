@@ -62,7 +62,7 @@ from ansible.plugins.lookup import LookupBase
 
 MODULE_UTILS = Path(__file__).resolve().parents[1] / "module_utils"
 ROOT = "ansible_collections/gb10/cluster/plugins/module_utils"
-MAIN = """from ansible_collections.gb10.cluster.plugins.module_utils._agent.cli import main
+MAIN = """from ansible_collections.gb10.cluster.plugins.module_utils._pair.cli import main
 
 raise SystemExit(main())
 """

@@ -93,11 +93,10 @@ import os
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded, utc
-from ansible_collections.gb10.cluster.plugins.module_utils._docker import log
-from ansible_collections.gb10.cluster.plugins.module_utils._host.command import run_command
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import collective
-from ansible_collections.gb10.cluster.plugins.module_utils._release import files
+from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded, text
+from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import run_command
+from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api, releases
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import trial
 
 DOCKER_SECONDS = 60.0  # to create, start and remove a container
 MEMINFO = "/proc/meminfo"
@@ -105,22 +104,22 @@ MEMINFO = "/proc/meminfo"
 
 def test(params: dict[str, Any]) -> dict[str, Any]:
     """Return this rank's result. The container is removed before and after."""
-    available = log.memory_of(bounded.text(MEMINFO)).get("available_kib", 0)
-    if available < collective.NEEDED_KIB:
-        return collective.ended("memory_short", f"{available / 2**20:.1f} GiB are available, and {collective.NEEDED_KIB / 2**20:g} GiB are expected")
+    available = docker_api.memory_of(bounded.text(MEMINFO)).get("available_kib", 0)
+    if available < trial.NEEDED_KIB:
+        return trial.ended("memory_short", f"{available / 2**20:.1f} GiB are available, and {trial.NEEDED_KIB / 2**20:g} GiB are expected")
     name = params["container"]
     remove = ["docker", "rm", "--force", "--volumes", name]
     compose = ["docker", "compose", "--project-name", name, "--file", "-"]
     start = [*compose, "run", "--rm", "--no-deps", "--no-TTY", "--interactive=false", "--name", name, "test"]
     run_command(remove, DOCKER_SECONDS)
     try:
-        text = collective.compose_text(params["service"], params["env"])
-        code, out, err = run_command(start, collective.SECONDS + DOCKER_SECONDS, stdin=text)
+        text = trial.compose_text(params["service"], params["env"])
+        code, out, err = run_command(start, trial.COLLECTIVE_SECONDS + DOCKER_SECONDS, stdin=text)
     finally:
         run_command(remove, DOCKER_SECONDS)
-    result = collective.parse(out)
+    result = trial.parse(out)
     if result["problem"] == "no_result" and code:
-        return collective.ended("no_result", (err.strip().splitlines() or [result["text"]])[-1][:300])
+        return trial.ended("no_result", (err.strip().splitlines() or [result["text"]])[-1][:300])
     return result
 
 
@@ -143,9 +142,9 @@ def main() -> None:
     if module.check_mode:
         module.exit_json(changed=False)
     result = test(params)
-    if not collective.problem_of(result, "", params["minimum"], params["rdma"])[0]:
-        path = os.path.join(params["directory"], params["group"], collective.KEPT)
-        files.write_receipt(path, {"key": params["key"], "time": utc.stamp(), "result": result})
+    if not trial.problem_of(result, "", params["minimum"], params["rdma"])[0]:
+        path = os.path.join(params["directory"], params["group"], trial.KEPT)
+        releases.write_receipt(path, {"key": params["key"], "time": text.stamp(), "result": result})
     module.exit_json(changed=False, result=result)
 
 

@@ -97,7 +97,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import commands
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import commands
 
 #: Subcommands that take --check.
 CHANGING = ("rollback", "want")
@@ -106,7 +106,8 @@ CHANGING = ("rollback", "want")
 def main() -> None:
     """Run the subcommand, and return what it printed."""
     if TYPE_CHECKING:  # Ansible sends what it finds imported here, and `commands` imports one of them
-        from ansible_collections.gb10.cluster.plugins.module_utils._agent import check, doctor, rollback, status, verbs_change, verbs_read  # noqa: F401
+        from ansible_collections.gb10.cluster.plugins.module_utils._checks import doctor  # noqa: F401
+        from ansible_collections.gb10.cluster.plugins.module_utils._pair import verbs_change, verbs_read  # noqa: F401
     module = AnsibleModule(
         argument_spec={
             "argv": {"type": "list", "elements": "str", "required": True},

@@ -119,14 +119,13 @@ from typing import Any, Callable
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.common.validation import check_type_dict, check_type_int, check_type_list
-from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DockerError
-from ansible_collections.gb10.cluster.plugins.module_utils._docker.setup import Setup
-from ansible_collections.gb10.cluster.plugins.module_utils._host.changes import Editor, run_module
-from ansible_collections.gb10.cluster.plugins.module_utils._host.gpu_clocks import GpuClocks
-from ansible_collections.gb10.cluster.plugins.module_utils._host.memory import UmaError
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import HostError
-from ansible_collections.gb10.cluster.plugins.module_utils._host.readahead import Readahead
-from ansible_collections.gb10.cluster.plugins.module_utils._host.tuning import MemoryPolicy
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Editor, HostError, run_module
+from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_api import DockerError
+from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_setup import Setup
+from ansible_collections.gb10.cluster.plugins.module_utils._node.gpu import GpuClocks
+from ansible_collections.gb10.cluster.plugins.module_utils._node.memory import UmaError
+from ansible_collections.gb10.cluster.plugins.module_utils._node.readahead import Readahead
+from ansible_collections.gb10.cluster.plugins.module_utils._node.tuning import MemoryPolicy
 
 ROLES: dict[str, Callable[[Editor, str, Mapping[str, Any]], dict[str, Any]]] = {
     "docker": lambda edit, state, settings: Setup(edit, state, settings).run(),

@@ -119,12 +119,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._docker import build_plan, images
-from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DockerError
-from ansible_collections.gb10.cluster.plugins.module_utils._docker.image_plan import ImageError
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Runner, runner
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest, model_folder, rail_copy, unit_job
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer.unit_job import Job, JobError
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Runner, runner
+from ansible_collections.gb10.cluster.plugins.module_utils._node import images, manifest, model_folder, transfer
+from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_api import DockerError
+from ansible_collections.gb10.cluster.plugins.module_utils._node.images import ImageError
+from ansible_collections.gb10.cluster.plugins.module_utils._node.transfer import Job, JobError
 
 ARCHIVE = "image.tar"
 RESERVE = 1 << 30
@@ -160,14 +159,14 @@ def commands(params: Mapping[str, Any], run: Runner) -> list[list[str]]:
         return [["docker", "save", "--output", archive, params["reference"]], ["sha256sum", archive]]
     if params["how"] == "load":
         return [["docker", "load", "--quiet", "--input", os.path.join(params["folder"], ARCHIVE)]]
-    return [build_plan.command(params, buildkit=run(["docker", "buildx", "version"])[0] == 0)]
+    return [images.build_command(params, buildkit=run(["docker", "buildx", "version"])[0] == 0)]
 
 
 def progress(log: str) -> str:
     """Return how far it is, from the output so far."""
     layers = {line.split(":", 1)[0] for line in log.splitlines() if line.endswith((": Pulling fs layer", ": Already exists"))}
     done = {line.split(":", 1)[0] for line in log.splitlines() if line.endswith((": Pull complete", ": Already exists"))}
-    step, last = build_plan.step_of(log), unit_job.last_line(log)[:100] if log.strip() else ""
+    step, last = images.build_step(log), transfer.last_line(log)[:100] if log.strip() else ""
     if layers and not (step and len(done) == len(layers)):
         return f"{len(done)} of {len(layers)} layers"
     return f"{step}  {last}" if step else last
@@ -176,18 +175,18 @@ def progress(log: str) -> str:
 def report_of(log: str) -> dict[str, Any]:
     """Return the progress for the action plugin: a text and, if it is known, the share of the layers or build steps."""
     layers = re.match(r"(\d+) of (\d+) layers", text := progress(log))
-    share = 100 * int(layers[1]) // int(layers[2]) if layers else build_plan.share_of(log)
+    share = 100 * int(layers[1]) // int(layers[2]) if layers else images.build_share(log)
     return {"text": text, **({"percent": share} if share is not None else {})}
 
 
 def explain_failure(log: str, params: Mapping[str, Any]) -> str:
     """Return the decisive line of failed work, with its remedy."""
     if params["how"] == "build":
-        return build_plan.explain_failure(log, params["reference"])
+        return images.explain_failure(log, params["reference"])
     doing = {"pull": "pulling", "save": "saving", "load": "loading"}[params["how"]]
     wrong = [line for line in log.splitlines() if any(word in line.lower() for word in WRONG)]
-    last = unit_job.last_line("\n".join(wrong) or log)
-    return f"{doing} {params['reference']} failed ({last}): {unit_job.remedy_of(last, REMEDIES, 'run again, finished layers are kept')}"
+    last = transfer.last_line("\n".join(wrong) or log)
+    return f"{doing} {params['reference']} failed ({last}): {transfer.remedy_of(last, REMEDIES, 'run again, finished layers are kept')}"
 
 
 def make_room(reference: str, folder: str) -> None:
@@ -208,7 +207,7 @@ def make_room(reference: str, folder: str) -> None:
 def archive_of(folder: str, log: str) -> list[dict[str, Any]]:
     """Return the saved archive, with the hash that sha256sum has printed last. Raises OSError."""
     info = os.stat(os.path.join(folder, ARCHIVE))
-    return [{"path": ARCHIVE, "size": info.st_size, "sha256": unit_job.last_line(log).split()[0], "mtime_ns": info.st_mtime_ns}]
+    return [{"path": ARCHIVE, "size": info.st_size, "sha256": transfer.last_line(log).split()[0], "mtime_ns": info.st_mtime_ns}]
 
 
 def main() -> None:
@@ -224,7 +223,7 @@ def main() -> None:
             "label": {"type": "str", "default": ""},
             "name": {"type": "str", "default": "image"},
             "max_seconds": {"type": "int", "default": 14400},
-            "step": unit_job.STEP,
+            "step": transfer.STEP,
         },
         required_if=[("how", "build", ("context",)), *(("how", how, ("folder",)) for how in ("save", "load"))],
         supports_check_mode=True,
@@ -239,15 +238,15 @@ def main() -> None:
         if params["how"] == "save":
             make_room(params["reference"], params["folder"])
         job.prepare()
-        properties = ["Environment=HOME=/root", *(rail_copy.BOUNDS if params["how"] in ("save", "load") else [])]
+        properties = ["Environment=HOME=/root", *(transfer.BOUNDS if params["how"] in ("save", "load") else [])]
         job.start_commands(commands(params, run), params["max_seconds"], f"{params['how']} {params['reference']}", properties)
 
     try:
-        unit_job.follow(module, job, start, lambda: report_of(job.output()))
+        transfer.follow(module, job, start, lambda: report_of(job.output()))
         rc, log = job.read().get("rc"), job.output()
         job.stop()
         if rc is None and building:
-            where = build_plan.step_of(log) or "its first step"
+            where = images.build_step(log) or "its first step"
             limit = f"after {params['max_seconds']} s or from outside"
             raise ImageError(f"building {params['reference']} was ended in {where}, {limit}: set a longer image_timeout, or run again")
         if rc != 0:

@@ -73,9 +73,9 @@ info:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._docker import image_plan, images
-from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DEFAULT_SOCKET, DockerError
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, RecordError
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node, RecordError
+from ansible_collections.gb10.cluster.plugins.module_utils._node import images
+from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_api import DEFAULT_SOCKET, DockerError
 
 RECORD = "image"
 
@@ -100,7 +100,7 @@ def main() -> None:
     found["served"] = str(served.get("fingerprint", ""))
     keep, imported = module.params["keep"], record.get("imported", [])
     current = [str(entry.get("id")) for entry in record.get("served", {}).values()]
-    found["surplus"] = len(image_plan.stale(imported, current, keep)) if keep > 0 else 0
+    found["surplus"] = len(images.stale(imported, current, keep)) if keep > 0 else 0
     module.exit_json(changed=False, info=found)
 
 

@@ -87,10 +87,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._docker import client, image_plan, images
-from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DockerError
-from ansible_collections.gb10.cluster.plugins.module_utils._docker.image_plan import ImageError
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, RecordError
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node, RecordError
+from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api, images
+from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_api import DockerError
+from ansible_collections.gb10.cluster.plugins.module_utils._node.images import ImageError
 
 RECORD = "image"
 
@@ -98,7 +98,7 @@ RECORD = "image"
 def drop(imported: list[dict[str, Any]], gone: Sequence[str], socket_path: str, check: bool) -> tuple[list[str], list[str]]:
     """Remove images by id from the engine and the list; return (removed, sentences on what stays). Raises DockerError."""
     removed, left = [], []
-    containers = client.list_containers([], socket_path) if gone else []
+    containers = docker_api.list_containers([], socket_path) if gone else []
     users = {str(each.get("ImageID")): str((each.get("Names") or [each.get("Id")])[0]).lstrip("/") for each in containers}
     for item in [each for each in imported if each["id"] in gone]:
         image = images.inspect_image(str(item["id"]), socket_path)
@@ -127,7 +127,7 @@ def main() -> None:
             "reference": {"type": "str", "required": True},
             "imported": {"type": "bool", "default": False},
             "keep": {"type": "int", "default": 2},
-            "docker_socket": {"type": "path", "default": client.DEFAULT_SOCKET},
+            "docker_socket": {"type": "path", "default": docker_api.DEFAULT_SOCKET},
         },
         supports_check_mode=True,
     )
@@ -150,7 +150,7 @@ def main() -> None:
                 imported.append({"id": image["id"], "reference": params["reference"], "at": int(time.time())})
             served[params["group"]] = {"id": image["id"], "fingerprint": image["fingerprint"]}
             current = [value["id"] for value in served.values()]
-            gone = image_plan.stale(imported, current, params["keep"]) if params["keep"] > 0 else []
+            gone = images.stale(imported, current, params["keep"]) if params["keep"] > 0 else []
             removed, left = drop(imported, gone, params["docker_socket"], check)
         after = {key: value for key, value in (("imported", imported), ("served", served)) if value}
         known = {key: record[key] for key in ("imported", "served") if record.get(key)}

@@ -161,13 +161,21 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.bandwidth import CLASSES, RECEIPT, Thresholds, classify, key_of, parse, reason
+from ansible_collections.gb10.cluster.plugins.module_utils._core import text
+from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import run_command
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_atomically
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import read_node
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.facts import DesiredState, gather
-from ansible_collections.gb10.cluster.plugins.module_utils._host.command import run_command
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
-from ansible_collections.gb10.cluster.plugins.module_utils._preflight.parse import listening_sockets
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import (
+    BANDWIDTH_RECEIPT,
+    CLASSES,
+    Thresholds,
+    bandwidth_key,
+    bandwidth_reason,
+    classify,
+    parse_bandwidth,
+)
+from ansible_collections.gb10.cluster.plugins.module_utils._node.parse import listening_sockets
 
 UNIT = "gb10-roce-bandwidth"
 SLACK_SECONDS = 60
@@ -236,16 +244,16 @@ def measure(module: AnsibleModule, tool: str, rails: list[dict[str, Any]]) -> li
         done = list(pool.map(lambda argv: run_command(argv, params["seconds"] + 30.0), lines))
     found = []
     for rail, server, (rc, out, err) in zip(rails, servers, done):
-        rate = parse(out + err)
+        rate = parse_bandwidth(out + err)
         shown = {key: rail[key] for key in ("netdev", "hca", "ipv4", "gid_index")}
-        found.append({**shown, "server": server, "gbps": rate, "reason": None if rate is not None else reason(out + err, rc)})
+        found.append({**shown, "server": server, "gbps": rate, "reason": None if rate is not None else bandwidth_reason(out + err, rc)})
     return found
 
 
 def keep(receipt: dict[str, Any]) -> None:
     """Write the receipt at once or not at all."""
-    RECEIPT.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_atomically(str(RECEIPT), json.dumps(receipt, indent=1, sort_keys=True) + "\n", 0o644)
+    BANDWIDTH_RECEIPT.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_atomically(str(BANDWIDTH_RECEIPT), json.dumps(receipt, indent=1, sort_keys=True) + "\n", 0o644)
 
 
 def main() -> None:
@@ -290,10 +298,10 @@ def main() -> None:
     result = {"bandwidth_class": verdict.name, "message": verdict.message, "remedy": verdict.remedy, "rails": found}
     if verdict.name in params["accept"]:
         if params["record"]:
-            keep({"key": key_of(rails), "when": utc.stamp(), "class": verdict.name, "message": verdict.message, "rails": found})
+            keep({"key": bandwidth_key(rails), "when": text.stamp(), "class": verdict.name, "message": verdict.message, "rails": found})
         module.exit_json(changed=False, **result)
     if params["record"]:
-        RECEIPT.unlink(missing_ok=True)
+        BANDWIDTH_RECEIPT.unlink(missing_ok=True)
     why = "; ".join(f"{rail['hca']} to {rail['server']}: {rail['reason']}" for rail in found if rail["reason"])
     module.fail_json(msg=f"{verdict.name}: {verdict.message}{f' ({why})' if why else ''} {verdict.remedy}", **result)
 

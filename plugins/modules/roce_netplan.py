@@ -165,11 +165,11 @@ import os
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node, runner
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import restore
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.apply import Change
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.live import RefusedError
-from ansible_collections.gb10.cluster.plugins.module_utils._host.memory_facts import container_reason
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, runner
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.restore import RefusedError
+from ansible_collections.gb10.cluster.plugins.module_utils._node.memory import container_reason
 
 FIREWALL = "/etc/systemd/system/gb10-firewall.service"
 

@@ -156,10 +156,10 @@ import time
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.bandwidth import RECEIPT, matching_receipt
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import find_ssh_connection, rdma_users, read_node
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.facts import DesiredState, gather, repairs_of
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.problems import failures_of
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import BANDWIDTH_RECEIPT, matching_receipt
 
 ICMP_HEADERS = 28  # IPv4 and ICMP
 
@@ -260,7 +260,7 @@ def main() -> None:
                 pings.append(record)
                 failures += [sentence] if sentence else []
     try:
-        receipt = matching_receipt(RECEIPT.read_text(), facts["rails"])
+        receipt = matching_receipt(BANDWIDTH_RECEIPT.read_text(), facts["rails"])
     except (OSError, UnicodeDecodeError):
         receipt = None
     result = {key: facts[key] for key in ("rails", "env", "problems")}

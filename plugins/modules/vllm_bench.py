@@ -100,11 +100,11 @@ import time
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
-from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import without
-from ansible_collections.gb10.cluster.plugins.module_utils._docker import log
+from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
+from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import run_command
+from ansible_collections.gb10.cluster.plugins.module_utils._core.redact import without
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, bench
-from ansible_collections.gb10.cluster.plugins.module_utils._host.command import run_command
+from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api
 
 MEMINFO = "/proc/meminfo"
 INTERVAL = 1.0
@@ -126,7 +126,7 @@ class Watch(threading.Thread):
 
     def take(self) -> int:
         """Sample once, and return MemAvailable in KiB."""
-        found = log.memory_of(bounded.text(MEMINFO))
+        found = docker_api.memory_of(bounded.text(MEMINFO))
         self.available, self.free = min(self.available, found["available_kib"]), min(self.free, found["free_kib"])
         if self.server:
             usage = bench.kv_usage(self.server.call("GET", "/metrics", timeout=5.0)[1])

@@ -169,8 +169,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog, with_container
-from ansible_collections.gb10.cluster.plugins.module_utils._docker import client
-from ansible_collections.gb10.cluster.plugins.module_utils._docker import log as container_log
+from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api
 
 CHUNK = 256 * 1024
 
@@ -185,15 +184,15 @@ def of_file(log: BootLog, path: str) -> dict[str, Any]:
 
 def of_container(log: BootLog, name: str, socket: str) -> dict[str, Any]:
     """Return the facts of the present run of a container. Raises DockerError."""
-    record = client.inspect(name, socket)
+    record = docker_api.inspect(name, socket)
     if not record:
-        raise client.DockerError(f"Container {name} does not exist on this host: `docker ps -a` lists its containers.")
+        raise docker_api.DockerError(f"Container {name} does not exist on this host: `docker ps -a` lists its containers.")
     state = record.get("State") or {}
     found = {
         "name": str(record.get("Name") or name).lstrip("/"), "running": bool(state.get("Running")), "exit_code": state.get("ExitCode"),
         "oom_killed": bool(state.get("OOMKilled")), "started_at": state.get("StartedAt"),
     }  # fmt: skip
-    for piece in container_log.records(client.logs(str(record["Id"]), max(container_log.stamp_to_ns(str(found["started_at"] or "")), 0), socket)):
+    for piece in docker_api.log_records(docker_api.logs(str(record["Id"]), max(docker_api.stamp_to_ns(str(found["started_at"] or "")), 0), socket)):
         log.feed(piece.text)
     return with_container(log.facts(final=not found["running"]), found)
 
@@ -206,7 +205,7 @@ def main() -> None:
             "path": {"type": "path"},
             "text": {"type": "str"},
             "container": {"type": "str"},
-            "docker_socket": {"type": "path", "default": client.DEFAULT_SOCKET},
+            "docker_socket": {"type": "path", "default": docker_api.DEFAULT_SOCKET},
             "extra_classes": {
                 "type": "list",
                 "elements": "dict",
@@ -230,7 +229,7 @@ def main() -> None:
             facts = log.facts(final=True)
     except OSError as error:
         module.fail_json(msg=f"The log {error.filename} cannot be read ({error.strerror}): give the path of a readable log file on this host.")
-    except (ValueError, client.DockerError) as error:
+    except (ValueError, docker_api.DockerError) as error:
         module.fail_json(msg=str(error))
     module.exit_json(changed=False, **facts)
 

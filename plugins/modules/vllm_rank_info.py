@@ -397,10 +397,9 @@ import os
 import socket
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import api_key, look
-from ansible_collections.gb10.cluster.plugins.module_utils._docker import client
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, runner
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node, runner
+from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api, manifest
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import files, look
 
 
 def main() -> None:
@@ -420,7 +419,7 @@ def main() -> None:
             "image": {"type": "str", "default": ""},
             "model": {"type": "str", "default": ""},
             "drafter": {"type": "str", "default": ""},
-            "docker_socket": {"type": "path", "default": client.DEFAULT_SOCKET},
+            "docker_socket": {"type": "path", "default": docker_api.DEFAULT_SOCKET},
             "head": {"type": "dict", "default": {}, "options": {"name": {"type": "str"}, "address": {"type": "str"}}},
             "key": {"type": "bool", "default": False, "no_log": False},
             "ask": {"type": "dict", "options": asked},
@@ -447,7 +446,7 @@ def main() -> None:
         alive=look.alive(folder, ask, keep=not module.check_mode) if ask and look.may_ask(rank) else {},
         health=look.health_of(folder) if wants_health else {},
         records=look.records(folder) if wants_records else {},
-        key=api_key.keep(folder, given["group"], check=True) if wants_key else {},
+        key=files.keep_key(folder, given["group"], check=True) if wants_key else {},
         **rank,
     )
 

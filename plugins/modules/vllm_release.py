@@ -110,13 +110,12 @@ import os
 import shutil
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import api_key
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, RecordError
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.caches import VARIABLES
-from ansible_collections.gb10.cluster.plugins.module_utils._release import files, node
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer import cache_folder
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer.plain import CopyError
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node, RecordError
+from ansible_collections.gb10.cluster.plugins.module_utils._node import model_folder, node, releases
+from ansible_collections.gb10.cluster.plugins.module_utils._node.manifest import ManifestError
+from ansible_collections.gb10.cluster.plugins.module_utils._node.transfer import CopyError
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import files
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import CACHE_VARIABLES
 
 
 def caches_in_use(directory: str) -> set[str]:
@@ -127,7 +126,7 @@ def caches_in_use(directory: str) -> set[str]:
 
 def remove(directory: str, check: bool) -> list[dict[str, str]]:
     """Remove the compile caches and the folder of a group; return the diff. The folder is last: while it is there, the next run goes on."""
-    gone = cache_folder.clear(Node("/"), directory, check) + ([directory] if os.path.isdir(directory) else [])
+    gone = model_folder.clear_caches(Node("/"), directory, check) + ([directory] if os.path.isdir(directory) else [])
     if not check and os.path.isdir(directory):
         shutil.rmtree(directory)
     return [{"before_header": path, "after_header": path, "before": "(folder)\n", "after": ""} for path in gone]
@@ -140,22 +139,22 @@ def write(module: AnsibleModule) -> list[dict[str, str]]:
     link, target = os.path.join(params["directory"], "current"), os.path.join("releases", params["release"])
     wanted = {name: (str(text), 0o640) for name, text in params["files"].items()}
     if params["secrets"] is not None:
-        wanted[files.SECRETS] = (params["secrets"], 0o600)
-    changes = files.differences(folder, wanted)
-    diff = [files.diff_of(change, mode, link) for change, mode in changes]
+        wanted[releases.SECRETS] = (params["secrets"], 0o600)
+    changes = releases.differences(folder, wanted)
+    diff = [releases.diff_of(change, mode, link) for change, mode in changes]
     before = os.readlink(link) if os.path.islink(link) else None
     points = params["current"] and before != target
     if points:
         diff.append({"before_header": link, "after_header": link, "before": f"{before}\n" if before else "", "after": f"{target}\n"})
-    receipt = os.path.join(folder, files.RECEIPT)
-    if params["receipt"] is not None and not files.readable(files.found(receipt)[0]):
+    receipt = os.path.join(folder, releases.RECEIPT)
+    if params["receipt"] is not None and not releases.readable(releases.found_files(receipt)[0]):
         diff.append({"before_header": receipt, "after_header": receipt, "before": "", "after": "(receipt)\n"})
     if params["caches"]:
-        used, below = caches_in_use(params["directory"]), sorted(folder for folder, _source in VARIABLES.values() if folder)
-        created, removed = cache_folder.prepare(Node("/"), params["directory"], params["caches"], used, params["store"], below, module.check_mode)
+        used, below = caches_in_use(params["directory"]), sorted(folder for folder, _source in CACHE_VARIABLES.values() if folder)
+        created, removed = model_folder.prepare_caches(Node("/"), params["directory"], params["caches"], used, params["store"], below, module.check_mode)
         diff += [{"before_header": path, "after_header": path, "before": "", "after": "(compile cache)\n"} for path in created]
         diff += [{"before_header": path, "after_header": path, "before": "(compile cache)\n", "after": ""} for path in removed]
-    key = api_key.keep(params["directory"], params["key"], module.check_mode) if params["key"] else {}
+    key = files.keep_key(params["directory"], params["key"], module.check_mode) if params["key"] else {}
     if "msg" in key:
         module.fail_json(msg=key["msg"])
     diff += [key["diff"]] if key.get("due") else []
@@ -163,11 +162,11 @@ def write(module: AnsibleModule) -> list[dict[str, str]]:
         if wanted or params["receipt"] is not None:
             os.makedirs(folder, mode=0o750, exist_ok=True)
         for change, _mode in changes:
-            files.write(change)
+            releases.write_release(change)
         if params["receipt"] is not None:
-            files.write_receipt(receipt, params["receipt"])
+            releases.write_receipt(receipt, params["receipt"])
         if points:
-            files.point(link, target)
+            releases.point_current(link, target)
     return diff
 
 

@@ -230,11 +230,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, RecordError, runner
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest, model_folder, plain, rail_copy, unit_job
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer.plain import CopyError
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer.unit_job import Job, JobError
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node, RecordError, runner
+from ansible_collections.gb10.cluster.plugins.module_utils._node import manifest, model_folder, transfer
+from ansible_collections.gb10.cluster.plugins.module_utils._node.manifest import ManifestError
+from ansible_collections.gb10.cluster.plugins.module_utils._node.transfer import CopyError, Job, JobError
 
 READY_SECONDS = 20.0
 
@@ -249,9 +248,9 @@ def need_programs(module: AnsibleModule, *names: str) -> None:
 def make_key(job: Job, name: str) -> str:
     """Make a key in the folder of the job and return its public half. Raises JobError, OSError."""
     path = posixpath.join(job.folder, name)
-    rc, out, err = job.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", rail_copy.NAME, "-f", path])
+    rc, out, err = job.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", transfer.NAME, "-f", path])
     if rc != 0:
-        raise JobError(f"ssh-keygen could not make a key for this copy ({unit_job.last_line(err or out)}): correct that and run again")
+        raise JobError(f"ssh-keygen could not make a key for this copy ({transfer.last_line(err or out)}): correct that and run again")
     with open(f"{path}.pub", encoding="ascii") as handle:
         return " ".join(handle.read().split()[:2])
 
@@ -277,15 +276,15 @@ def offer(module: AnsibleModule, job: Job, path: str) -> dict[str, Any]:
     params = module.params
     if not params["fabric"] or not params["allow"] or not params["keys"]:
         raise JobError("files are offered to named peers only, and the serving group has no fabric addresses or no keys: set gb10_fabric_cidrs")
-    need_programs(module, *rail_copy.SERVES)
+    need_programs(module, *transfer.SERVES)
     root = model_folder.place_of(path, params["store"])
-    os.close(plain.open_folder(root))
+    os.close(transfer.open_folder(root))
     port = free_port(params["fabric"], params["port"])
     folder = job.prepare()
-    host_key = make_key(job, rail_copy.HOST_KEY)
-    rail_copy.prepare(folder, rail_copy.server_files(folder, root, port, params["fabric"], params["allow"], params["keys"]))
-    sandbox = rail_copy.sandbox(folder, [root], capabilities=rail_copy.SERVER_CAPABILITIES)
-    job.start_script(rail_copy.server_script(folder), params["max_seconds"], "offer files on the fabric", sandbox)
+    host_key = make_key(job, transfer.HOST_KEY)
+    transfer.prepare(folder, transfer.server_files(folder, root, port, params["fabric"], params["allow"], params["keys"]))
+    sandbox = transfer.sandbox(folder, [root], capabilities=transfer.SERVER_CAPABILITIES)
+    job.start_script(transfer.server_script(folder), params["max_seconds"], "offer files on the fabric", sandbox)
     end = time.monotonic() + READY_SECONDS
     for address in params["fabric"]:
         while True:
@@ -294,7 +293,7 @@ def offer(module: AnsibleModule, job: Job, path: str) -> dict[str, Any]:
                 break
             except OSError as error:
                 if time.monotonic() > end or not job.active():
-                    why = unit_job.last_line(job.output() or str(error))
+                    why = transfer.last_line(job.output() or str(error))
                     raise JobError(f"the SSH server of this copy does not answer on {address}:{port} ({why}): see journalctl -u {job.unit}") from error
                 time.sleep(0.05)
     return {"listen": [{"address": address, "port": port} for address in params["fabric"]], "host_key": host_key}
@@ -320,15 +319,15 @@ def start(job: Job, params: Mapping[str, Any], path: str) -> None:
     with model_folder.Installer(posixpath.dirname(place), params["owner"], params["group"]).folder(create=True):
         pass
     staging = model_folder.staging_path(place)
-    plain.Staging(staging, create=True).close()
-    if not os.path.isfile(posixpath.join(job.folder, rail_copy.KEY)):
+    transfer.Staging(staging, create=True).close()
+    if not os.path.isfile(posixpath.join(job.folder, transfer.KEY)):
         raise JobError("this copy has no key: call the module with state=prepared before, and give its public_key to the ranks that offer files")
     if not params["provider"].get("listen"):
         raise JobError("the rank that has the files does not offer them: see its message, correct that and run again")
-    parts = rail_copy.shares(params["fetch"], params["streams"])
-    rail_copy.prepare(job.folder, rail_copy.client_files(job.folder, parts, params["provider"], params["fabric"]))
-    script = rail_copy.client_script(job.folder, staging, len(parts), len(params["provider"]["listen"]))
-    job.start_script(script, params["max_seconds"], "fetch files on the fabric", rail_copy.sandbox(job.folder, writes=[posixpath.dirname(staging)]))
+    parts = transfer.shares(params["fetch"], params["streams"])
+    transfer.prepare(job.folder, transfer.client_files(job.folder, parts, params["provider"], params["fabric"]))
+    script = transfer.client_script(job.folder, staging, len(parts), len(params["provider"]["listen"]))
+    job.start_script(script, params["max_seconds"], "fetch files on the fabric", transfer.sandbox(job.folder, writes=[posixpath.dirname(staging)]))
 
 
 def fetch(module: AnsibleModule, job: Job, path: str) -> dict[str, Any]:
@@ -342,13 +341,13 @@ def fetch(module: AnsibleModule, job: Job, path: str) -> dict[str, Any]:
         complete = sum(size == int(item["size"]) for size, item in zip(arrived, items))
         return {"done": sum(arrived), "total": total, "files": len(items), "files_done": complete}
 
-    unit_job.follow(module, job, lambda: start(job, module.params, path), progress)
+    transfer.follow(module, job, lambda: start(job, module.params, path), progress)
     rc, log, now = job.read().get("rc"), job.output(), progress()
     if rc != 0:
         arrived = f"{manifest.human(now['done'])} of {manifest.human(total)}"
         ended = f"the copy was ended from outside after {arrived}: run again, it goes on from there (see journalctl -u {job.unit})"
-        raise JobError(ended if rc is None else rail_copy.failure(log, arrived))
-    found = rail_copy.figures(log)
+        raise JobError(ended if rc is None else transfer.failure(log, arrived))
+    found = transfer.figures(log)
     return {**found, "report": {**now, "state": "done", "rate": found["mb_per_second"]}}
 
 
@@ -373,7 +372,7 @@ def main() -> None:
             "owner": {"type": "int", "default": -1},
             "group": {"type": "int", "default": -1},
             "max_seconds": {"type": "int", "default": 14400},
-            "step": unit_job.STEP,
+            "step": transfer.STEP,
         },
         supports_check_mode=True,
     )
@@ -392,9 +391,9 @@ def main() -> None:
         if state in ("prepared", "offered") and module.check_mode:
             module.exit_json(changed=True)
         if state == "prepared":
-            need_programs(module, *rail_copy.FETCHES, "sha256sum")
+            need_programs(module, *transfer.FETCHES, "sha256sum")
             fetches.prepare()
-            module.exit_json(changed=True, public_key=make_key(fetches, rail_copy.KEY))
+            module.exit_json(changed=True, public_key=make_key(fetches, transfer.KEY))
         if state == "offered":
             module.exit_json(changed=True, **offer(module, offers, path))
         if module.check_mode or not work:

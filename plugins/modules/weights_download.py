@@ -130,11 +130,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import runner
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest, model_folder, plain, unit_job
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer.unit_job import Job, JobError
+from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import runner
+from ansible_collections.gb10.cluster.plugins.module_utils._node import manifest, model_folder, transfer
+from ansible_collections.gb10.cluster.plugins.module_utils._node.manifest import ManifestError
+from ansible_collections.gb10.cluster.plugins.module_utils._node.transfer import Job, JobError
 
 REMEDIES = (
     ("no module named.*huggingface_hub", "set weights_download_image to an image that has huggingface_hub"),
@@ -172,10 +172,10 @@ def forget(path: str, written: bool = False) -> None:
     """Take the files below a folder out of the page cache; `written`: to the disk before. The container can replace them: no link is followed."""
     with contextlib.suppress(OSError):
         for _name, entry in bounded.below(path):
-            with contextlib.suppress(OSError, plain.CopyError):
-                descriptor = plain.open_file(entry.path)
+            with contextlib.suppress(OSError, transfer.CopyError):
+                descriptor = transfer.open_file(entry.path)
                 try:
-                    (plain.forget_written if written else plain.forget)(descriptor)
+                    (transfer.forget_written if written else transfer.forget)(descriptor)
                 finally:
                     os.close(descriptor)
 
@@ -205,8 +205,8 @@ def command(params: Mapping[str, Any], path: str, name: str, env_file: str) -> l
 def explain_failure(log: str, params: Mapping[str, Any]) -> str:
     """Return the last line of a failed download, with its remedy."""
     text = log.replace(params["token"], "********") if params["token"] else log
-    remedy = unit_job.remedy_of(text, REMEDIES, "run again, it goes on from there")
-    return f"downloading {params['model']} failed ({unit_job.last_line(text)}): {remedy}"
+    remedy = transfer.remedy_of(text, REMEDIES, "run again, it goes on from there")
+    return f"downloading {params['model']} failed ({transfer.last_line(text)}): {remedy}"
 
 
 def check_place(params: Mapping[str, Any], path: str) -> None:
@@ -249,7 +249,7 @@ def main() -> None:
             "reserve_bytes": {"type": "int", "default": 1073741824},
             "name": {"type": "str", "default": "weights"},
             "max_seconds": {"type": "int", "default": 86400},
-            "step": unit_job.STEP,
+            "step": transfer.STEP,
         },
         supports_check_mode=True,
     )
@@ -265,7 +265,7 @@ def main() -> None:
             check_place(params, path)
         if module.check_mode:
             module.exit_json(changed=True, model_bytes=size_of(path))
-        unit_job.follow(module, job, lambda: start(job, params, path), progress)
+        transfer.follow(module, job, lambda: start(job, params, path), progress)
         rc, log = job.read().get("rc"), job.output()
         job.stop()
         if rc != 0:

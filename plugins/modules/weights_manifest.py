@@ -117,9 +117,9 @@ import posixpath
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node, RecordError
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest, model_folder
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer.plain import CopyError
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node, RecordError
+from ansible_collections.gb10.cluster.plugins.module_utils._node import manifest, model_folder
+from ansible_collections.gb10.cluster.plugins.module_utils._node.transfer import CopyError
 
 
 def main() -> None:

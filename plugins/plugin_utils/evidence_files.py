@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_atomically
 
 #: What differs between any two collections: processes of the connection, counters of bridges.
 NOISE = re.compile(r"^@@|BECOME-SUCCESS|sshd-session|hello_timer|ps axo pid|/usr/bin/python3$")

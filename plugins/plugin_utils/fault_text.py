@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._common.terminal import printable
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory import ssh_failure
+from ansible_collections.gb10.cluster.plugins.module_utils._core.text import printable
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory import ssh
 
 _LONGEST, _LONGEST_LIST, _EXCERPT = 8, 160, 4
 _CORE = re.compile(
@@ -56,8 +56,8 @@ def unreachable(result: Mapping[str, Any], host: str, values: Mapping[str, Any])
     result = next((each for each in result.get("results") or [] if isinstance(each, Mapping) and each.get("unreachable")), result)  # of a loop
     text = printable(str(result.get("msg") or "no reason given"))
     address, user, port = ("" if "{" in value else value for value in (str(values.get(f"ansible_{name}") or "") for name in ("host", "user", "port")))
-    found = str(result.get("found") or ssh_failure.found(text))
-    remedy = str(result.get("remedy") or ssh_failure.remedy(text, host, address, user, int(port) if port.isdecimal() else 22))
+    found = str(result.get("found") or ssh.found(text))
+    remedy = str(result.get("remedy") or ssh.remedy(text, host, address, user, int(port) if port.isdecimal() else 22))
     if found and remedy:
         return sentences(f"{found}. Remedy: {remedy}.")
     lines = [_CORE.sub("", line) for line in _lines(text)]

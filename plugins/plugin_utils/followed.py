@@ -11,7 +11,7 @@ from collections import defaultdict
 from typing import Any
 
 from ansible.utils.display import Display
-from ansible_collections.gb10.cluster.plugins.module_utils._common.progress import Pace, text
+from ansible_collections.gb10.cluster.plugins.module_utils._core.text import Pace, progress_text
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import NodeResults, plain
 
 SHOW_SECONDS = 30.0
@@ -70,7 +70,7 @@ class FollowedAction(NodeResults):
             if done or time.monotonic() - shown_at >= SHOW_SECONDS:
                 values = self.progress(report)
                 if values:
-                    Display().display(plain(text(host, **{"what": self.what(), **values})))
+                    Display().display(plain(progress_text(host, **{"what": self.what(), **values})))
                     shown_at = time.monotonic()
             if done:
                 return out

@@ -14,7 +14,7 @@ except ImportError:  # only expressions of the gate need it
     jmespath = None
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog
-from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
+from ansible_collections.gb10.cluster.plugins.module_utils._core.text import did_you_mean
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import gate
 
 _READ = re.compile(r"(?<![\w.'\"`])(?:(pool)|head|ranks\[-?\d+\])\.([A-Za-z_]\w*)")

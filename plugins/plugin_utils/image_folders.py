@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
-from ansible_collections.gb10.cluster.plugins.module_utils._docker import mods
+from ansible_collections.gb10.cluster.plugins.module_utils._core.text import did_you_mean
+from ansible_collections.gb10.cluster.plugins.module_utils._node import images
 
 # Works in a checkout, through its links, and in an installed collection.
 PROFILES_DIR = Path(__file__).resolve().parents[2] / "profiles"
@@ -54,7 +54,7 @@ def faults(image: Mapping[str, Any], own: object) -> list[tuple[str, str]]:
     for i, mod in enumerate(image["mods"]):
         if mod["repository"] is None:
             path = _mod_path(mod["path"], own)
-            wanted = path if mods.is_patch(path) else os.path.join(path, "run.sh")
+            wanted = path if images.is_patch(path) else os.path.join(path, "run.sh")
             text = "" if os.path.isfile(wanted) else f"expected the file {wanted}, which does not exist on this computer"
             found.append((f"image.mods[{i}].path", mod["path"], text))
     return [(key, f"is {value!r}, {text}") for key, value, text in found if text]
@@ -71,13 +71,13 @@ def located(profile: Mapping[str, Any], own: object) -> dict[str, Any]:
         image["build"] = build_folder(image["build"], own)
     if image["mods"]:
         base = {key: image[key] for key in ("reference", "digest", "pull", "build")}
-        local = [(mod, name) for mod, name in zip(image["mods"], mods.names(image["mods"])) if mod["repository"] is None]
+        local = [(mod, name) for mod, name in zip(image["mods"], images.mod_names(image["mods"])) if mod["repository"] is None]
         paths = [_mod_path(mod["path"], own) for mod, _name in local]
-        copies = [{"src": path if mods.is_patch(path) else f"{path}/", "dest": name} for path, (_mod, name) in zip(paths, local)]
-        text = mods.dockerfile(f"{base['reference']}@{base['digest']}" if base["digest"] else base["reference"], image["mods"])
+        copies = [{"src": path if images.is_patch(path) else f"{path}/", "dest": name} for path, (_mod, name) in zip(paths, local)]
+        text = images.mods_dockerfile(f"{base['reference']}@{base['digest']}" if base["digest"] else base["reference"], image["mods"])
         mark = hashlib.sha256("\n".join([text, *(content_hash(each["src"]) for each in copies)]).encode()).hexdigest()
         image.update(base=base, layer={"dockerfile": text, "copies": copies, "hash": mark})
-        image.update(reference=mods.reference(base["reference"], mark), digest=None, pull=False, build=None)
+        image.update(reference=images.mods_reference(base["reference"], mark), digest=None, pull=False, build=None)
     return {**profile, "image": image}
 
 

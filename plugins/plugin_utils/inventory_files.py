@@ -19,8 +19,8 @@ from typing import Any
 
 import yaml
 from ansible import constants
-from ansible_collections.gb10.cluster.plugins.module_utils._common import redact
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory import names
+from ansible_collections.gb10.cluster.plugins.module_utils._core import redact
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory import variables
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import EXTRA, Located, short
 from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader
 
@@ -183,4 +183,4 @@ def _load(path: Path) -> Any:
 def load_specs() -> dict[str, dict[str, dict[str, Any]]]:
     """Return role name to its options, for every role of the collection."""
     specs = sorted(ROLES_DIR.glob("*/meta/argument_specs.yml"))
-    return {path.parts[-3]: names.role_options(_load(path) or {}, _load(path.parents[1] / "defaults" / "main.yml") or {}) for path in specs}
+    return {path.parts[-3]: variables.role_options(_load(path) or {}, _load(path.parents[1] / "defaults" / "main.yml") or {}) for path in specs}

@@ -14,13 +14,12 @@ from typing import Any
 
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.gb10.cluster.plugins.lookup.profile import Profiles, shipped_profiles
-from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory import connection, rules
+from ansible_collections.gb10.cluster.plugins.module_utils._core.text import did_you_mean
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory import rules, ssh
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import split_by_majority, value_of
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import kv_estimate
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import SPARK_GIB
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.models import writable_weights
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import group_fault, port_fault
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import group_fault, port_fault, writable_weights
 from ansible_collections.gb10.cluster.plugins.plugin_utils import image_folders
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_files import file_faults
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import definition, steps
@@ -153,7 +152,7 @@ class ProfileChecks:
             return
         values = self.values[host]
         port = values.get("ansible_port") or 22
-        key, text = port_fault(profile, port) if not connection.port_fault(port) else ("", "")
+        key, text = port_fault(profile, port) if not ssh.port_fault(port) else ("", "")
         if text:
             owner = self._setter(host, name, key) or name
             self._add_to_profile(host, name, key, f"{text}; change it in the profile {owner}")

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 from ansible import constants as C  # noqa: N812  its usual name
 from ansible import context
-from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
+from ansible_collections.gb10.cluster.plugins.module_utils._core.text import did_you_mean
 from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader
 
 MINE = "inventories/mine"  # what setup.yml writes

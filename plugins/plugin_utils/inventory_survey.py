@@ -12,11 +12,11 @@ from typing import Any
 
 from ansible import context as cli_context
 from ansible.errors import AnsibleError
-from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory import check, connection, names, rules
+from ansible_collections.gb10.cluster.plugins.module_utils._core.text import did_you_mean
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory import groups, rules, ssh, variables
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.groups import serving_groups
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import CLUSTER_SPEC, PLAYBOOK_SPEC, ROOT_GROUP, Fault, Place
-from ansible_collections.gb10.cluster.plugins.module_utils._watch.settings import DEFAULTS, SettingsError, merged
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.rules import DEFAULTS, SettingsError, merged_settings
 from ansible_collections.gb10.cluster.plugins.plugin_utils import inventory_files, inventory_run
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import EXTRA, Located, Places, first_line, origin_of
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_profiles import FLAGS, ProfileChecks
@@ -61,7 +61,7 @@ class Survey:
         self.folders = [*playbooks, str(task_vars.get("playbook_dir") or ".")]
         roles = inventory_files.load_specs()
         self.specs: dict[str, Mapping[str, Any]] = {**CLUSTER_SPEC, **{name: spec for options in roles.values() for name, spec in options.items()}}
-        self.short = names.short_names(self.specs)
+        self.short = variables.short_names(self.specs)
         self.prefixes = {"gb10_": "the cluster", **{f"{role}_": f"the role {role}" for role in roles}}  # the first one wins in a hint
         played = {str(host) for host in task_vars.get("ansible_play_hosts_all") or ()}
         self.tags = {option: [str(tag) for tag in task_vars.get(key) or ()] for option, key in _TAGS.items()}
@@ -93,7 +93,7 @@ class Survey:
         """Return the faults of the extra variables alone, for a playbook that needs no inventory."""
         self._check_extra()
         for name, value in self.extra.items():
-            if name in self.specs and not names.is_computed(value):
+            if name in self.specs and not variables.is_computed(value):
                 for below, fault in rules.faults(name, value, self.specs[name]):
                     self._add("run", EXTRA, name, fault, below)
         return [self.places.locate(fault) for fault in self.found]
@@ -133,13 +133,13 @@ class Survey:
             self._check_host(host)
         wrong = {fault.place.key for fault in self.found[before:]}
         # A wrong type is one fault, although the check of addresses reports it too.
-        self.found += [fault for fault in check.faults(self.groups, self.values) if fault.place.key not in wrong]
+        self.found += [fault for fault in groups.group_faults(self.groups, self.values) if fault.place.key not in wrong]
         for name, members in serving.items():
             present = [host for host in members if host in self.values]
             for key in _SHARED:
                 given = {host: self.values[host].get(key) for host in present}
                 if len({str(value) for value in given.values()}) > 1:
-                    self.found += check.equal_faults(key, given, name)
+                    self.found += groups.equal_faults(key, given, name)
             self.profiles.check(name, present)
             self._check_limit(name, members)
         self._check_extra()
@@ -181,7 +181,7 @@ class Survey:
             text = "its template reads a variable of Ansible that is not set here, and these playbooks gather no facts of a machine; write the value"
             self._add("host", host, name, text)
         else:
-            secret = names.is_secret(name, self.specs.get(name))
+            secret = variables.is_secret(name, self.specs.get(name))
             kind = next((text for part, text in _KINDS if part in reason.lower()), "the reason is not shown, because the value is a secret")
             self._add("host", host, name, f"its template fails; {kind}" if secret else f"its template fails: {reason}")
 
@@ -197,7 +197,7 @@ class Survey:
             for name, value in self.raw[host].items():
                 if name in self.extra or not (origin_of(name) or origin_of(value)) or self.places.is_of_role(name):
                     continue
-                text, near = names.unknown_variable(name, self.specs, self.prefixes, foreign)
+                text, near = variables.unknown_variable(name, self.specs, self.prefixes, foreign)
                 if text:
                     (self.found if near else self.warned).append(Fault(Place("host", host, str(name)), text))
 
@@ -205,14 +205,14 @@ class Survey:
         """Types, ranges, and what does not fit together."""
         values, before = self.values[host], len(self.found)
         address, port = values.get("ansible_host") or host, values.get("ansible_port")
-        for key, text in (("ansible_host", connection.host_fault(address)), ("ansible_port", connection.port_fault(port))):
+        for key, text in (("ansible_host", ssh.host_fault(address)), ("ansible_port", ssh.port_fault(port))):
             if text:
                 self._add("host", host, key if key in values else host, text)
         for name, value in values.items():
             for below, text in rules.faults(name, value, self.specs[name]) if name in self.specs else ():
                 self._add("host", host, name, text, below)
         wrong = {fault.place.key for fault in self.found[before:]}
-        for name, text in check.combination_faults(values):
+        for name, text in groups.combination_faults(values):
             if name not in wrong and name in values:
                 self._add("host", host, name, text)
         given = values.get("vllm_tp2_failure_classes")
@@ -234,7 +234,7 @@ class Survey:
         known, foreign = {**self.specs, **short, **PLAYBOOK_SPEC}, self._foreign()
         for name, value in self.extra.items():
             spec = PLAYBOOK_SPEC.get(name) or short.get(name)
-            text, near = names.unknown_variable(name, known, self.prefixes, foreign, typed=True)
+            text, near = variables.unknown_variable(name, known, self.prefixes, foreign, typed=True)
             if name == "_raw_params":  # a word can be a part of a secret
                 self._add("run", EXTRA, "-e", "a word has no name and '='; expected NAME=VALUE, and a value with spaces in quotes: -e \"NAME='two words'\"")
             elif text:
@@ -266,7 +266,7 @@ def watch_faults(value: Mapping[str, Any]) -> list[tuple[str, str]]:
         found.append(("textfile", f"textfile is {textfile!r}, expected the folder of node_exporter's collector, such as /var/lib/prometheus/node-exporter"))
     numbers = {key: float(each) for key, each in value.items() if each is not None and isinstance(DEFAULTS.get(key), (int, float)) and key != "enabled"}
     try:
-        merged(numbers)
+        merged_settings(numbers)
     except SettingsError as error:
         text = str(error).rstrip(".")
         key = text.partition(" ")[0]

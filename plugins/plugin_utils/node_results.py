@@ -14,7 +14,7 @@ from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
-from ansible_collections.gb10.cluster.plugins.module_utils._common.terminal import printable
+from ansible_collections.gb10.cluster.plugins.module_utils._core.text import printable
 
 
 def plain(value: Any) -> Any:

@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import holds_secret
-from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean, nearest
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import models
+from ansible_collections.gb10.cluster.plugins.module_utils._core.redact import holds_secret
+from ansible_collections.gb10.cluster.plugins.module_utils._core.text import did_you_mean, nearest
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import values
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import PLACEHOLDERS, SECRET_ARGS, human_int, store_mount
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_schema import ProfileError, compared, shown
 
@@ -212,6 +212,6 @@ def _derive(profile: dict[str, Any], note: Any) -> None:
             note(path, f"has min {low} above max {high}")
     if not model["served_names"]:
         model["served_names"] = [model["id"]]
-    for each in models.all_of(profile):
-        models.derive(each, store_mount(profile))
-    models.check_drafter(profile, note)
+    for each in values.models_of(profile):
+        values.derive_model(each, store_mount(profile))
+    values.check_drafter(profile, note)

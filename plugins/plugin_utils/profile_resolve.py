@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from itertools import groupby
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean, nearest
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import models
+from ansible_collections.gb10.cluster.plugins.module_utils._core.text import did_you_mean, nearest
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import values
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import PRACTICAL
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import DEFAULT_PROFILE, human_int, kind_of, store_mount
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_check import check
@@ -136,7 +136,7 @@ def _add_layer(base: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, A
             if _at(out, "gate", key) is not None:
                 out["gate"] = merge(out["gate"], {key: {limit: None} if limit else None})
     out = merge(out, layer)
-    before, after = (models.drafter_path(_at(each, "engine", "args")) for each in (base, out))
+    before, after = (values.drafter_path(_at(each, "engine", "args")) for each in (base, out))
     if "drafter" not in layer and before != after and _at(base, "drafter", "path") == before:
         out.pop("drafter", None)
     return out

@@ -14,9 +14,9 @@ from functools import cache
 from typing import Any
 
 import yaml
-from ansible_collections.gb10.cluster.plugins.module_utils._common.image_names import IMAGE
-from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import masked
-from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
+from ansible_collections.gb10.cluster.plugins.module_utils._core.redact import masked
+from ansible_collections.gb10.cluster.plugins.module_utils._core.text import did_you_mean
+from ansible_collections.gb10.cluster.plugins.module_utils._node.images import IMAGE
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import SIZE
 from ansible_collections.gb10.cluster.plugins.plugin_utils.image_folders import PROFILES_DIR
 from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader

@@ -11,8 +11,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_atomically
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.gate import finite
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
 
 MOST_FILES = 200  # of a group. The oldest go; a node keeps the receipt of each release that it has
 _NAME = re.compile(r"[0-9A-Za-z]{1,40}-[0-9A-Za-z]{1,40}-(passed|failed)\.json")

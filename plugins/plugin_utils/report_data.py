@@ -16,16 +16,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stages import STAGES
-from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded, redact
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.bandwidth import Thresholds
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns import STAGES
+from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded, redact
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_atomically
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import Thresholds
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.bench import compared, words_of
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.gate import finite
-from ansible_collections.gb10.cluster.plugins.module_utils._host.memory_series import Sample, parse
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
-from ansible_collections.gb10.cluster.plugins.module_utils._release.group import rank_fault, unread
-from ansible_collections.gb10.cluster.plugins.module_utils._release.release import brief
-from ansible_collections.gb10.cluster.plugins.module_utils._release.summary import seconds_text
+from ansible_collections.gb10.cluster.plugins.module_utils._node.group_state import rank_fault, unread
+from ansible_collections.gb10.cluster.plugins.module_utils._node.memory import Sample, parse_series
+from ansible_collections.gb10.cluster.plugins.module_utils._node.releases import brief
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.standing import seconds_text
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import plain
 from ansible_collections.gb10.cluster.plugins.plugin_utils.receipts import MOST_FILES, in_order
 
@@ -223,12 +223,12 @@ def boot_memory_section(boots: Sequence[Found]) -> dict[str, Any]:
     """Return the memory of all ranks during the last boot that has samples."""
     boot = next((each for each in reversed(boots) if any(rank.get("memory_series") for _place, rank in ranks_of(each))), None)
     text = [f"The boot of {minute(boot.get('time'))}, which {verdict_words(boot)}."] if boot else []
-    return memory_section("boot-memory", [(place, parse(rank.get("memory_series"))) for place, rank in ranks_of(boot)], False, text)
+    return memory_section("boot-memory", [(place, parse_series(rank.get("memory_series"))) for place, rank in ranks_of(boot)], False, text)
 
 
 def memory_of(node: Found) -> list[Sample]:
     """Return the memory of a node during the last day, or the last half hour of a new agent."""
-    day, recent = (parse(at(node, "memory", key)) for key in ("day", "recent"))
+    day, recent = (parse_series(at(node, "memory", key)) for key in ("day", "recent"))
     return day if len(day) >= ENOUGH_OF_A_DAY or len(day) > len(recent) else recent
 
 

@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ansible_collections.gb10.cluster.plugins.module_utils._common.progress import duration
-from ansible_collections.gb10.cluster.plugins.module_utils._common.terminal import printable
+from ansible_collections.gb10.cluster.plugins.module_utils._core.text import duration, printable
 from ansible_collections.gb10.cluster.plugins.plugin_utils.fault_text import shortened
 
 SETTLE_SECONDS = 5.0  # other hosts may report the same change or fault within this time

@@ -14,11 +14,11 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import standing
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe
+from ansible_collections.gb10.cluster.plugins.module_utils._node import releases
+from ansible_collections.gb10.cluster.plugins.module_utils._node.group_state import group_status, refusal
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import standing
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose, kv_estimate
-from ansible_collections.gb10.cluster.plugins.module_utils._release import release as releases
-from ansible_collections.gb10.cluster.plugins.module_utils._release.group import group_status, refusal
 from ansible_collections.gb10.cluster.plugins.plugin_utils.compose_yaml import compose_yaml
 
 #: What a run reads of the options. The profile has the changes of the inventory.

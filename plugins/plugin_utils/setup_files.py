@@ -15,8 +15,8 @@ from typing import Any
 
 import yaml
 from ansible.errors import AnsibleActionFail
-from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
+from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_atomically
 from ansible_collections.gb10.cluster.plugins.plugin_utils.compose_yaml import compose_yaml
 from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader
 

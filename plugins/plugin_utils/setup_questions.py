@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 
 from ansible.errors import AnsibleActionFail, AnsiblePromptInterrupt, AnsiblePromptNoninteractive
 from ansible.utils.display import Display
-from ansible_collections.gb10.cluster.plugins.module_utils._common.terminal import printable
-from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory.connection import host_fault, is_here
+from ansible_collections.gb10.cluster.plugins.module_utils._core.text import did_you_mean, printable
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.rules import RULES
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.ssh import host_fault, is_here
 
 _YES, _NO = ("y", "yes", "true", "1"), ("n", "no", "false", "0")
 

@@ -22,9 +22,9 @@ from pathlib import Path
 
 from ansible import constants
 from ansible.errors import AnsibleActionFail
-from ansible_collections.gb10.cluster.plugins.module_utils._host import access
-from ansible_collections.gb10.cluster.plugins.module_utils._host.command import LATE, run_command
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory import ssh_failure
+from ansible_collections.gb10.cluster.plugins.module_utils._core import finding
+from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import LATE, run_command
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory import ssh
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_login import ssh_words
 from ansible_collections.gb10.cluster.plugins.plugin_utils.setup_questions import NoTerminalError
 
@@ -103,9 +103,9 @@ class Machine:
     def sudo(self, password: str) -> bool:
         """Return whether sudo accepts a password, which goes through the connection's standard input. Raises AnsibleActionFail if it is not about that."""
         rc, _out, err = self._run("sudo -k -S -p '' true", password + "\n")
-        cause = access.cause_of(err)
-        if rc == 255 or cause is access.SUDOERS:
-            why = f"{cause.found}: {cause.remedy}" if cause else f"the connection ended while sudo ran: {ssh_failure.found(err) or err.strip()[:200]}"
+        cause = finding.cause_of(err)
+        if rc == 255 or cause is finding.SUDOERS:
+            why = f"{cause.found}: {cause.remedy}" if cause else f"the connection ended while sudo ran: {ssh.found(err) or err.strip()[:200]}"
             raise AnsibleActionFail(f"{self.address}: {why}.")
         return rc == 0
 
@@ -113,22 +113,22 @@ class Machine:
         """Make the login with a key work: OpenSSH asks for the host key, ssh-copy-id for the password. Raises AnsibleActionFail with what to do."""
         failure, copy = self.look(), ["ssh-copy-id", *_OPTIONS, *_ASKED, *self._words()]
         with contextlib.suppress(NoTerminalError):  # what it would ask for has its remedy
-            if ssh_failure.cause(failure) == "host_key_unknown":
+            if ssh.cause(failure) == "host_key_unknown":
                 asked(self._ssh("true", *_ASKED, "-o", "PreferredAuthentications=none"), answer)
                 failure = self.look()
-            if ssh_failure.cause(failure) in ("key_refused", "key_missing"):
+            if ssh.cause(failure) in ("key_refused", "key_missing"):
                 failure = asked(copy, answer)
                 if "No identities found" in failure:
                     if not make_key():
                         raise AnsibleActionFail("Ansible needs an SSH key. Make one with `ssh-keygen -t ed25519` and run setup.yml again.")
                     _make_key()
                     failure = asked(copy, answer)
-                if not failure and ssh_failure.cause(failure := self.look()) == "key_refused":
+                if not failure and ssh.cause(failure := self.look()) == "key_refused":
                     other = f"`ssh-copy-id -i KEY {shlex.join(self._words())}`"
                     why = "the login by key fails after the key was installed. If the key has a passphrase, load it with `ssh-add` and run again"
                     raise AnsibleActionFail(f"{self.address}: {why}. If ~/.ssh/config names another key (IdentityFile), install that one with {other}.")
         if failure:
-            shown = ssh_failure.sentences(failure, self.address, self.address, self.user, int(self.port) if self.port.isdecimal() else 22)
+            shown = ssh.sentences(failure, self.address, self.address, self.user, int(self.port) if self.port.isdecimal() else 22)
             last = failure.splitlines()[-1][:200].rstrip(".")
             raise AnsibleActionFail(shown or f"{self.address}: {last}. Run `ssh {shlex.join(self._words())} true` and correct what it reports.")
 

@@ -12,22 +12,22 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.utils.display import Display
 from ansible.utils.vars import load_extra_vars
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import check, logs
-from ansible_collections.gb10.cluster.plugins.module_utils._common.terminal import printable
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory.value_types import type_faults
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import PLAYBOOK_SPEC
+from ansible_collections.gb10.cluster.plugins.module_utils._core.text import printable
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import bench
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import PLAYBOOK_SPEC, type_faults
+from ansible_collections.gb10.cluster.plugins.module_utils._node import group_state
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import logs
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import text as profiles
-from ansible_collections.gb10.cluster.plugins.module_utils._release import status
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import plain
 
 #: What makes text of documents, by their schema.
 TEXTS: dict[str, Callable[[list[Any]], list[str]]] = {
-    "gb10.cluster/status/1": status.lines,
-    "gb10.cluster/releases/1": lambda found: [line for each in found for line in status.kept_lines(each)],
-    "gb10.cluster/rollback/1": lambda found: [line for each in found for line in status.rollback_lines(each)],
+    "gb10.cluster/status/1": group_state.status_lines,
+    "gb10.cluster/releases/1": lambda found: [line for each in found for line in group_state.kept_lines(each)],
+    "gb10.cluster/rollback/1": lambda found: [line for each in found for line in group_state.rollback_lines(each)],
     "gb10.cluster/validate/1": lambda found: [line for each in found for line in profiles.validated_lines(each)],
     logs.SCHEMA: lambda found: [line for each in found for line in logs.document_lines(each)],
-    check.SCHEMA: lambda found: [line for each in found for line in check.lines(each)],
+    bench.CHECK_SCHEMA: lambda found: [line for each in found for line in bench.check_lines(each)],
     "gb10.cluster/import/1": lambda found: [line for each in found for line in profiles.imported_lines(each)],
     "gb10.cluster/profiles/1": lambda found: [line for each in found for line in profiles.lines(each, Display().columns)],
 }

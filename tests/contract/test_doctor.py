@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.kernel import KINDS
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import KERNEL_KINDS
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.judge import CHECKS, IDS
 from playbook import LOCAL_PAIR, REPO, Run
 from warm_playbook import run
@@ -54,4 +54,4 @@ def test_a_pair_with_nothing_installed_and_a_silent_node_is_reported_in_check_mo
 
 def test_every_finding_is_documented() -> None:
     documented = set(re.findall(r"`([a-z0-9_]+)`", (REPO / "docs/day-to-day.md").read_text(encoding="utf-8")))
-    assert {name for name in CHECKS if name not in IDS} | set(KINDS) <= documented
+    assert {name for name in CHECKS if name not in IDS} | set(KERNEL_KINDS) <= documented

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import outside
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.outside import KINDS
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import outside
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.outside import KINDS
 from playbook import LOCAL_PAIR, REPO
 
 RULEBOOK = REPO / "extensions/eda/rulebooks/keep_serving.yml"

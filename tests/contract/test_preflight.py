@@ -85,7 +85,7 @@ NO_PREFLIGHT = """
 """
 
 
-# tests/unit/plugins/module_utils/_host/test_access.py has the other causes.
+# tests/unit/plugins/module_utils/_core/test_finding.py has the other causes.
 def test_why_no_module_runs_is_named_with_and_without_preflight(tmp_path: Path) -> None:
     hosts = HOSTS.replace("two: {{", f"two: {{{{ansible_python_interpreter: {tmp_path}/none/python3, ")
     result = play(tmp_path, text=NO_PREFLIGHT, hosts=hosts)

@@ -295,7 +295,7 @@ def test_rank_whose_settings_do_not_work_ends_the_others_before_the_collectives(
     assert "has no attribute" not in done.stdout
 
 
-# tests/unit/plugins/module_utils/_agent/test_api_key.py has the other forms.
+# tests/unit/plugins/module_utils/_pair/test_api_key.py has the other forms.
 def test_key_that_cannot_be_used_is_the_sentence_of_all_ranks(pair: Pair) -> None:
     pair.key.unlink()
     pair.key.symlink_to(pair.folder / "hosts.yml")

@@ -16,16 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import listener, protocol, session
-from ansible_collections.gb10.cluster.plugins.module_utils._common import bounded, redact
-from ansible_collections.gb10.cluster.plugins.module_utils._docker import client, log
-from ansible_collections.gb10.cluster.plugins.module_utils._docker.client import DockerError
+from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded, redact
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe
-from ansible_collections.gb10.cluster.plugins.module_utils._host import command
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
-from ansible_collections.gb10.cluster.plugins.module_utils._release import node
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer import model_folder, unit_job
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
+from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api, model_folder, node, transfer
+from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_api import DockerError
+from ansible_collections.gb10.cluster.plugins.module_utils._node.manifest import ManifestError
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import protocol, session
 
 pytestmark = pytest.mark.slow
 
@@ -71,7 +68,7 @@ def dripping(first: bytes, piece: bytes) -> Callable[[socket.socket], None]:
 @contextlib.contextmanager
 def docker(tmp_path: Path, send: Callable[[socket.socket], None]) -> Iterator[str]:
     path = str(tmp_path / "docker.sock")
-    client._negotiated[path] = "/v1.41"
+    docker_api._negotiated[path] = "/v1.41"
     with serving(socketserver.ThreadingUnixStreamServer, path, send):
         yield path
 
@@ -88,12 +85,12 @@ def within(seconds: float) -> Iterator[None]:
 
 def test_a_log_that_drips_ends_at_its_deadline(tmp_path: Path) -> None:
     with docker(tmp_path, dripping(HEAD, FRAME)) as path, within(LIMIT / 2), pytest.raises(DockerError, match="no reply within"):
-        list(client.logs("abc", 0, path, deadline=time.monotonic() + 0.5))
+        list(docker_api.logs("abc", 0, path, deadline=time.monotonic() + 0.5))
 
 
 def test_a_reply_of_the_docker_engine_that_drips_ends(tmp_path: Path) -> None:
     with docker(tmp_path, dripping(HEAD, b" ")) as path, within(LIMIT / 2), pytest.raises(DockerError, match="no reply within"):
-        client.get("/info", socket_path=path, timeout=0.5)
+        docker_api.get("/info", socket_path=path, timeout=0.5)
 
 
 @pytest.mark.parametrize(("first", "piece"), [(HEAD, b" "), (b"HTTP/1.1 200 OK\r\n", b"X: y\r\n")], ids=["body", "headers"])
@@ -122,7 +119,7 @@ def test_a_reply_that_is_cut_is_not_a_reply() -> None:
 
 def test_an_image_may_take_long_but_not_pause(tmp_path: Path) -> None:
     with docker(tmp_path, dripping(HEAD, b"")) as path, within(LIMIT / 2):
-        connection = client.connect(path, LIMIT, 0.3)
+        connection = docker_api.connect(path, LIMIT, 0.3)
         connection.request("GET", "/")
         with pytest.raises(socket.timeout):
             connection.getresponse().read()
@@ -159,7 +156,7 @@ def backlog(records: int, taken: list[int]) -> Iterator[bytes]:
 
 def test_a_look_at_a_long_log_reads_no_more_than_its_limit() -> None:
     taken: list[int] = []
-    reader = log.Reader()
+    reader = docker_api.LogReader()
     used = peak(lambda: reader.read(backlog(1_000_000, taken), 1 << 16))
     assert sum(taken) < 1 << 20, "the rest of 55 MB stays with the engine"
     assert used < 2 << 20
@@ -167,14 +164,14 @@ def test_a_look_at_a_long_log_reads_no_more_than_its_limit() -> None:
 
 def test_a_look_passes_over_what_was_read_without_keeping_it() -> None:
     taken: list[int] = []
-    reader = log.Reader("0:20000")
+    reader = docker_api.LogReader("0:20000")
     assert peak(lambda: reader.read(backlog(20_000, taken), 1 << 18)) < 600_000, "20,000 records of one time"
 
 
 def test_the_end_of_a_long_log_uses_twice_its_limit() -> None:
     taken: list[int] = []
     found: list[tuple[bytes, bool]] = []
-    used = peak(lambda: found.append(log.text_of(backlog(10_000, taken), 1 << 16)))
+    used = peak(lambda: found.append(docker_api.log_text(backlog(10_000, taken), 1 << 16)))
     text, cut = found[0]
     assert (len(text), cut) == (1 << 16, True)
     assert text.endswith(b"a line of a log\n")
@@ -182,7 +179,7 @@ def test_the_end_of_a_long_log_uses_twice_its_limit() -> None:
 
 
 def test_the_output_of_a_job_is_its_last_mib(tmp_path: Path) -> None:
-    job = unit_job.Job("weights-download", lambda *_words: (0, "", ""), str(tmp_path))
+    job = transfer.Job("weights-download", lambda *_words: (0, "", ""), str(tmp_path))
     Path(job.log).parent.mkdir(exist_ok=True)
     Path(job.log).write_bytes(b"x" * (3 << 20) + b"the last line\n")
     found = job.output()
@@ -237,14 +234,14 @@ def test_refuses_a_sparse_file_before_it_is_hashed(tmp_path: Path, monkeypatch: 
 
 
 def test_a_command_that_prints_without_end_is_cut() -> None:
-    code, out, err = command.run_command(["sh", "-c", "head -c 50000000 /dev/zero; head -c 50000000 /dev/zero >&2; exit 3"])
-    assert (code, len(out), len(err)) == (3, command.OUTPUT, command.OUTPUT)
+    code, out, err = bounded.run_command(["sh", "-c", "head -c 50000000 /dev/zero; head -c 50000000 /dev/zero >&2; exit 3"])
+    assert (code, len(out), len(err)) == (3, bounded.OUTPUT, bounded.OUTPUT)
 
 
 def test_a_command_gets_its_input_and_keeps_its_exit_code() -> None:
     text = "é" * 500_000
-    assert command.run_command(["sh", "-c", "cat; echo no >&2; exit 4"], stdin=text) == (4, text, "no\n")
-    assert command.run_command(["true"], stdin=text) == (0, "", "")
+    assert bounded.run_command(["sh", "-c", "cat; echo no >&2; exit 4"], stdin=text) == (4, text, "no\n")
+    assert bounded.run_command(["true"], stdin=text) == (0, "", "")
 
 
 def test_a_session_that_prints_messages_without_end_is_over_in_time() -> None:
@@ -259,8 +256,8 @@ def test_a_child_that_keeps_the_messages_open_does_not_delay_a_failed_session() 
 
 
 def test_a_request_that_drips_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "REQUEST_SECONDS", 0.5)
-    served = listener.Listener(str(tmp_path / "s"), lambda request: protocol.success({"verb": request["verb"]}), "spark-1")
+    monkeypatch.setattr(session, "REQUEST_SECONDS", 0.5)
+    served = session.Listener(str(tmp_path / "s"), lambda request: protocol.success({"verb": request["verb"]}), "spark-1")
     line = protocol.encode({"v": protocol.PROTOCOL, "verb": "hello"})
 
     @contextlib.contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from ansible_collections.gb10.cluster.plugins.module_utils._common import env_file
+from ansible_collections.gb10.cluster.plugins.module_utils._core import forms
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.compose import env_file_text
 from ansible_collections.gb10.cluster.plugins.plugin_utils.compose_yaml import compose_yaml
 from compose_values import NUMBERS, VALUES, rendered
@@ -35,4 +35,4 @@ SECRETS = ["plain", "a\\b", "\\\\", "a\\\\", "${HOME}", "$$x", "a#b", "a b", '"q
 
 @pytest.mark.parametrize("value", SECRETS)
 def test_a_secret_is_read_as_it_was_written(value: str) -> None:
-    assert env_file.parse(env_file_text({"KEY": value})) == {"KEY": value}
+    assert forms.parse(env_file_text({"KEY": value})) == {"KEY": value}

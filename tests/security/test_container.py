@@ -6,8 +6,8 @@ import re
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.caches import VARIABLES
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.compose import ServingError, render_rank
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import CACHE_VARIABLES
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_schema import ProfileError
 from shipped_profiles import SHIPPED
@@ -39,7 +39,7 @@ def test_the_container_writes_into_caches_only(name: str) -> None:
     writable = {host: there for host, there, *mode in (volume.split(":") for volume in found["volumes"]) if mode != ["ro"]}
     [(folder, cache)] = writable.items()
     assert re.fullmatch("/srv/models/vllm-cache-[0-9a-f]{12}", folder), "a cache folder of this image and shape, not the store, and not the other caches"
-    for variable in ("HF_MODULES_CACHE", *VARIABLES):
+    for variable in ("HF_MODULES_CACHE", *CACHE_VARIABLES):
         assert found["environment"].get(variable, "/root/.cache/vllm").startswith(cache), variable
     assert found["environment"]["HF_HUB_OFFLINE"] == "1", "the store cannot be written, so nothing is downloaded into it"
 

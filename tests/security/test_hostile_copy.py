@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest, model_folder
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer.plain import CopyError, Staging
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node
+from ansible_collections.gb10.cluster.plugins.module_utils._node import manifest, model_folder
+from ansible_collections.gb10.cluster.plugins.module_utils._node.manifest import ManifestError
+from ansible_collections.gb10.cluster.plugins.module_utils._node.transfer import CopyError, Staging
 
 pytestmark = pytest.mark.slow
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Folder
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.outside import Outside
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import write_atomically
-from ansible_collections.gb10.cluster.plugins.module_utils._watch.settings import merged
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_atomically
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.files import Folder
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.outside import Outside
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.rules import merged_settings
 
 SAMPLE = {"containers": [{"running": True}], "memory": {"available_kib": 1024, "total_kib": 2048}, "gpus": [], "rails": []}
 NAME = "gb10_pair1.prom"
@@ -56,7 +56,7 @@ def owner(tmp_path: Path, victim: Path) -> Iterator[Path]:
 
 
 def metrics(folder: Path) -> None:
-    found = Outside({"group": "pair1", "rank": 1, "hosts": ["one", "two"]}, merged({"textfile": str(folder)}), str(folder), dict)
+    found = Outside({"group": "pair1", "rank": 1, "hosts": ["one", "two"]}, merged_settings({"textfile": str(folder)}), str(folder), dict)
     found.sampled(SAMPLE, -1.0)
 
 

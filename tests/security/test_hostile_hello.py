@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import protocol, session
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import MAX_TEXT, RankError
-from ansible_collections.gb10.cluster.plugins.module_utils._watch.settings import merged
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import protocol, session
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.protocol import MAX_TEXT, RankError
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.rules import merged_settings
 from sim.nodes import SimRank
 from sim.world import World
 
@@ -42,7 +42,7 @@ class Liar(SimRank):
 
 def lied_to(watches: bool = True) -> tuple[World, Liar]:
     world = World()
-    world.settings = merged({"enabled": watches})
+    world.settings = merged_settings({"enabled": watches})
     world.add_release("old", ["good"], good=True, age=100.0)
     world.add_release("new", ["good"])
     world.settled_as_serving("old")

@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, gate, liveness, measures, metrics, reply, speculation
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, gate, measures, reply
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.judge import Judge
-from ansible_collections.gb10.cluster.plugins.module_utils._host import gpu
+from ansible_collections.gb10.cluster.plugins.module_utils._node import gpu
 from hostile import ANY_JSON, FEW, MANY, places, replaced
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,20 +52,20 @@ def test_any_reply_of_the_api_is_used_or_refused_with_a_sentence(data: st.DataOb
         json.dumps(found, allow_nan=False)
         for each in found["replies"]:
             assert isinstance(reply.faults("x", each, "Paris"), list)
-        drafts = speculation.total([found])
-        json.dumps([drafts, speculation.checks(drafts, {"min": 0.5, "positions_active": 2}, True)], allow_nan=False)
+        drafts = measures.draft_total([found])
+        json.dumps([drafts, measures.acceptance_checks(drafts, {"min": 0.5, "positions_active": 2}, True)], allow_nan=False)
         json.dumps(measures.decode_checks(next((measures.speed(each) for each in found["replies"]), None), {"published_tok_s": 5.0}), allow_nan=False)
         ranks = Judge("pair1", ["one"], "", {}).states
         assert gate.checks(ranks, found, {"context": 4096, "served_names": ["m"], "effective_tokens": {"min": 5}, "concurrency": {"min": 1}})
-        ask = liveness.Ask("http://x", request={"prompt": "x"}, timeout=5.0, wedge_seconds=1.0, completion_timeout=5.0, idle_power_w=5.0)
-        alive = liveness.Watch(ask, lambda *_words, **_more: (127, "", "")).check()
+        ask = api_probe.Ask("http://x", request={"prompt": "x"}, timeout=5.0, wedge_seconds=1.0, completion_timeout=5.0, idle_power_w=5.0)
+        alive = api_probe.LivenessWatch(ask, lambda *_words, **_more: (127, "", "")).check()
     json.dumps(alive, allow_nan=False)
 
 
 @FEW
 @given(text=st.text(max_size=200) | HUGE)
 def test_any_figure_of_a_page_or_of_nvidia_smi_is_finite(text: str) -> None:
-    seen = metrics.sample(METRICS.format(text))
-    assert seen is None or (seen.running >= 0 and metrics.requests_text(seen))
+    seen = measures.sample(METRICS.format(text))
+    assert seen is None or (seen.running >= 0 and measures.requests_text(seen))
     for power, _share in gpu.readings(f"{text}, {text}\n{text}"):
         assert power is None or 0 <= power < 2**63

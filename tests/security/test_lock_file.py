@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import warm_playbook
 import yaml
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer import manifest
+from ansible_collections.gb10.cluster.plugins.module_utils._node import manifest
 
 pytestmark = pytest.mark.slow
 

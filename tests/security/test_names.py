@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory import rules
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory.check import faults
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory.groups import ClusterError, group_of
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.groups import ClusterError, group_faults, group_of
 
 BAD = [
     "..", "a b", "a /etc", "a%n", "a/../../b", "a$(id)", "a;id", "a'b", 'a"b', "é", "-rf", "a\n", "A{{ 1 }}", ".hidden", "ab:c", "a" * 80, "x\x1b[2J",
@@ -26,7 +25,7 @@ def inventory(group: str, hosts: tuple[str, str] = ("spark-1", "spark-2")) -> tu
 @pytest.mark.parametrize("name", BAD)
 def test_a_group_with_another_name_is_refused(name: str) -> None:
     groups, hosts = inventory(name)
-    assert [fault for fault in faults(groups, hosts) if "has the name" in fault.text]
+    assert [fault for fault in group_faults(groups, hosts) if "has the name" in fault.text]
     with pytest.raises(ClusterError, match="has the name"):
         group_of("spark-1", groups, hosts)
 
@@ -34,7 +33,7 @@ def test_a_group_with_another_name_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", [each for each in BAD if each not in ("", "pair1.")])  # a name of DNS can end in a dot
 def test_a_host_with_another_name_is_refused(name: str) -> None:
     groups, hosts = inventory("pair1", ("spark-1", name))
-    assert [fault for fault in faults(groups, hosts) if "has the name" in fault.text]
+    assert [fault for fault in group_faults(groups, hosts) if "has the name" in fault.text]
     with pytest.raises(ClusterError, match="has the name"):
         group_of("spark-1", groups, hosts)
 
@@ -42,7 +41,7 @@ def test_a_host_with_another_name_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", GOOD)
 def test_other_names_are_accepted(name: str) -> None:
     groups, hosts = inventory(name, ("spark-1.local", "10.0.0.2"))
-    assert not [fault for fault in faults(groups, hosts) if "has the name" in fault.text]
+    assert not [fault for fault in group_faults(groups, hosts) if "has the name" in fault.text]
 
 
 PATHS = [

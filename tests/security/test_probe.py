@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import probe
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import trial
 
 OTHER = 65534
 
@@ -19,9 +19,9 @@ OTHER = 65534
 def tried(env: dict[str, str] | None = None, other_user: bool = False, cuda_returns: str = "", **wanted: Any) -> tuple[int, str]:
     """Run the script as the image's python3 would; return its exit code and output. `cuda_returns` stands for the call of cuInit."""
     call = 'ctypes.CDLL("libcuda.so.1").cuInit(0)'
-    assert probe.SCRIPT.count(call) == 1
-    script = probe.SCRIPT.replace(call, cuda_returns or call)
-    asked = json.dumps({"devices": [], "cuda": False, "caches": probe.CACHES, "models": ["org/none"], "writable": True, "shared": 1, **wanted})
+    assert trial.PROBE_SCRIPT.count(call) == 1
+    script = trial.PROBE_SCRIPT.replace(call, cuda_returns or call)
+    asked = json.dumps({"devices": [], "cuda": False, "caches": trial.CACHES, "models": ["org/none"], "writable": True, "shared": 1, **wanted})
     # The image's files are readable for all users, those of this Python need not be: they are loaded before.
     first = f"import ctypes, errno, json, os, re, sys, tempfile, threading; os.setgroups([]); os.setgid({OTHER}); os.setuid({OTHER})\n" if other_user else ""
     done = subprocess.run([sys.executable, "-IS", "-c", first + script, asked], capture_output=True, text=True, check=False, env=env or {})
@@ -116,7 +116,7 @@ def test_weights_that_the_engine_can_change_are_named_for_links_too(tmp_path: Pa
     blank = str(tmp_path / "a b").replace(" ", "\\040")
     rows = ["1 0 0:9 / / rw - overlay x rw", *("2 1 {} {} {} {},relatime - ext4 x rw".format(*line.format(blank).split()) for line in lines)]
     (tmp_path / "mountinfo").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    script = probe.SCRIPT.replace("/proc/self/mountinfo", str(tmp_path / "mountinfo"))
+    script = trial.PROBE_SCRIPT.replace("/proc/self/mountinfo", str(tmp_path / "mountinfo"))
     for writable in (False, True):
         asked = json.dumps({"devices": [], "cuda": False, "caches": [], "models": [str(tmp_path / "a b/models/m")], "writable": writable, "shared": 1})
         done = subprocess.run([sys.executable, "-IS", "-c", script, asked], capture_output=True, text=True, check=False)
@@ -130,14 +130,14 @@ def test_the_try_ends_by_itself(tmp_path: Path) -> None:
     """Signals are ignored, as they are by the first process of a container."""
     os.mkfifo(tmp_path / "weights")  # a read of it waits for ever
     begin = time.monotonic()
-    script = probe.SCRIPT.replace(f"= {probe.SECONDS}, ", "= 1, ")
+    script = trial.PROBE_SCRIPT.replace(f"= {trial.PROBE_SECONDS}, ", "= 1, ")
     asked = json.dumps({"devices": [], "cuda": False, "caches": [], "models": [str(tmp_path)], "writable": True, "shared": 1})
     words = ["timeout", "20", "env", "--ignore-signal=ALRM", sys.executable, "-IS", "-c", script, asked]
-    assert subprocess.run(words, check=False, capture_output=True).returncode == probe.TIMED_OUT
+    assert subprocess.run(words, check=False, capture_output=True).returncode == trial.PROBE_TIMED_OUT
     assert time.monotonic() - begin < 15
 
 
 def test_only_device_nodes_of_rdma_are_tried() -> None:
     profile = {"container": {"gpus": "none"}, "model": {"path": "org/name"}, "drafter": None}
-    words = probe.probe_words(profile, ["/dev/infiniband/uverbs0:/dev/infiniband/uverbs0", "/dev/infiniband:/dev/infiniband", "/dev/kvm:/dev/kvm"])
+    words = trial.probe_words(profile, ["/dev/infiniband/uverbs0:/dev/infiniband/uverbs0", "/dev/infiniband:/dev/infiniband", "/dev/kvm:/dev/kvm"])
     assert json.loads(words[-1])["devices"] == ["/dev/infiniband/uverbs0"]

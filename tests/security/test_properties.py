@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import info
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import netplan
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import Device, RailConfig, read_files
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import look
 
 REPO = Path(__file__).resolve().parents[2]
 RAIL = "enp1s0f0np0"
@@ -90,7 +90,7 @@ def test_a_boot_log_of_one_pattern_is_read_in_linear_time(pattern: str, prefix: 
 def test_a_host_key_is_one_line_without_options(tmp_path: Path, key: str) -> None:
     (tmp_path / "etc/ssh").mkdir(parents=True)
     (tmp_path / "etc/ssh/ssh_host_x_key.pub").write_text(key, encoding="utf-8")
-    assert all(re.fullmatch(r"ssh-ed25519 A+", each) for each in info.host_keys(Node(str(tmp_path))))
+    assert all(re.fullmatch(r"ssh-ed25519 A+", each) for each in look.host_keys(Node(str(tmp_path))))
 
 
 def test_the_unit_bounds_the_agent_and_survives_a_command_that_the_kernel_ends() -> None:

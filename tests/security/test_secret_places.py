@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gb10.cluster.plugins.filter.image import build_hash
-from ansible_collections.gb10.cluster.plugins.module_utils._common import env_file
+from ansible_collections.gb10.cluster.plugins.module_utils._core import forms
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.api_probe import read_key
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.rules import faults
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.compose import ServingError, env_file_text
@@ -109,7 +109,7 @@ def test_a_value_that_compose_would_print_in_its_error_is_refused(name: str, val
 @pytest.mark.parametrize("value", [f'"{X}', f'"{X}"', f"{X}\\\\", "$HOME", f"{X} #x"])
 def test_the_gate_reads_the_key_that_the_engine_reads(value: str, tmp_path: Path) -> None:
     path = tmp_path / "secrets.env"
-    path.write_text(env_file.text_of({"VLLM_API_KEY": value, "X": "y"}), encoding="utf-8")
+    path.write_text(forms.text_of({"VLLM_API_KEY": value, "X": "y"}), encoding="utf-8")
     assert read_key([str(path)]) == value
 
 

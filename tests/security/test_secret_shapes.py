@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import MASK, is_secret, masked, redact, redact_each
+from ansible_collections.gb10.cluster.plugins.module_utils._core.redact import MASK, is_secret, masked, redact, redact_each
 
 CASES = json.loads(Path(__file__).with_name("secret_shapes.json").read_text(encoding="utf-8").replace("·", ""))
 X = "s3cretKEY7aZ"

@@ -8,10 +8,10 @@ import sys
 import pytest
 from ansible.plugins.action import ActionBase
 from ansible_collections.gb10.cluster.plugins.action import node
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import group
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog
-from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import redact
-from ansible_collections.gb10.cluster.plugins.module_utils._common.terminal import printable
+from ansible_collections.gb10.cluster.plugins.module_utils._core.redact import redact
+from ansible_collections.gb10.cluster.plugins.module_utils._core.text import printable
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import commands
 from hostile import harmless
 
 SEQUENCES = {
@@ -48,8 +48,8 @@ def test_the_command_prints_none(monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.StringIO()
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setattr(sys, "stderr", out)
-    group.show("a\x1b[2Jb")
-    group.complain("c\x07d")
+    commands.show("a\x1b[2Jb")
+    commands.complain("c\x07d")
     assert out.getvalue() == "a\\x1b[2Jb\nc\\x07d\n"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError, RankLost
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.protocol import RankError, RankLost
 
 if TYPE_CHECKING:
     from sim.world import World
@@ -119,7 +119,7 @@ class Container:
             self.next += 1
 
     def state(self) -> dict[str, Any]:
-        """Return what _docker.log.state_of returns."""
+        """Return what _node.docker_api.state_of returns."""
         return {
             "id": self.id, "name": f"gb10-{GROUP}-rank{self.rank}", "status": "running" if self.running else "exited", "running": self.running, "pid": 1,
             "exit_code": self.exit_code, "oom_killed": self.oom, "error": "", "started_at": stamp(self.started), "finished_at": stamp(self.ended),

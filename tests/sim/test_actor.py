@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import Actor, Superseded
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Store
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.judge import Judge
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.actor import Actor, Superseded
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.files import Store
 from sim.nodes import GROUP, SimRank
 from sim.world import World
 

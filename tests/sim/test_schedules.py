@@ -9,7 +9,7 @@ import functools
 import os
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._watch.settings import merged
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.rules import merged_settings
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from sim.nodes import KINDS
@@ -84,7 +84,7 @@ def play(beginning: str, boots: tuple[list[str], list[str], list[str]], actions:
     """Play a schedule; then all faults end, and a good release is desired, after a stop if that is the ending."""
     world = world_of(beginning, *boots)
     world.stop_seconds = stop
-    world.settings = merged({"enabled": watched})
+    world.settings = merged_settings({"enabled": watched})
     world.run(3.0)
     when = world.now
     for (phase, delay), (name, *arguments) in actions:

@@ -8,9 +8,9 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.standing import why_lines
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import kernel
-from ansible_collections.gb10.cluster.plugins.module_utils._watch.settings import merged
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import catalogue
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.rules import merged_settings
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.standing import why_lines
 from sim.nodes import SimJob
 from sim.world import World
 
@@ -18,7 +18,7 @@ from sim.world import World
 def watched(boots: list[str] | None = None, **settings: Any) -> World:
     """A pair that serves release old and is watched."""
     world = World()
-    world.settings = merged(settings)
+    world.settings = merged_settings(settings)
     world.add_release("old", boots or ["good"], good=True, age=100.0)
     world.add_release("new", ["good"], age=50.0)
     world.settled_as_serving("old")
@@ -171,7 +171,7 @@ def test_a_wedge_is_noticed_by_an_agent_that_never_saw_the_group_idle() -> None:
 
 def test_the_idle_power_is_read_right_after_the_gate() -> None:
     world = World()
-    world.settings = merged({})
+    world.settings = merged_settings({})
     world.add_release("old", ["good"], age=100.0)
     world.run(1)
     assert world.change("old")["result"] == "serves"
@@ -339,7 +339,7 @@ def test_lines_of_a_driver_without_memory_are_an_event_where_the_doctor_reports_
     world.run(3)
     assert len(events(world, "kernel")) == expected
     message = "NVRM: nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051) returned from _memdescAllocInternal(pMemDesc)"
-    assert len(kernel.summarize(f"{message}\n" * count)) == expected
+    assert len(catalogue.summarize_kernel(f"{message}\n" * count)) == expected
 
 
 def test_kernel_events_are_reported_after_the_clock_was_set_back() -> None:
@@ -372,7 +372,7 @@ def test_an_idle_wedge_is_found_by_a_completion() -> None:
 
 
 def test_an_engine_that_refuses_connections_is_not_reported_as_one_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ansible_collections.gb10.cluster.plugins.module_utils._agent.watch.SETTLE_SECONDS", 10.0)  # time for a completion
+    monkeypatch.setattr("ansible_collections.gb10.cluster.plugins.module_utils._pair.watch.SETTLE_SECONDS", 10.0)  # time for a completion
     world = watched()
     world.reboot(0, 5.0)
     serves_again(world, 400)

@@ -8,11 +8,11 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import converge
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import Actor, Refused
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Store
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.watch import Watch
-from ansible_collections.gb10.cluster.plugins.module_utils._watch.settings import merged
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import converge
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.actor import Actor, Refused
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.files import Store
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.rules import merged_settings
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.watch import Watch
 from sim.nodes import EPOCH, GROUP, HEAD_ID, Container, SimRank
 
 STEP = 0.5
@@ -94,7 +94,7 @@ class World:
 
     def __init__(self) -> None:
         self.now, self.wall_offset = 0.0, 0.0
-        self.settings = merged({"enabled": False})  # of the watch
+        self.settings = merged_settings({"enabled": False})  # of the watch
         self.watch: Watch | None = None
         self.requests, self.wedged = 0, False  # held by the engine; a wedge generates no token
         self.prefills = False  # no token comes, and the engine works

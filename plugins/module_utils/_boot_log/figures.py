@@ -10,8 +10,8 @@ import re
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import patterns as _p
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import Failure, clip, engine_key, proc_name, redacted
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.line import Line
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import Failure, clip, engine_key, proc_name, redacted
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns import Line
 
 
 def number(text: str) -> int:

@@ -17,10 +17,29 @@ from functools import lru_cache
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.boot import Boot
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import BENIGN, check_user_class, user_entry
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.classes import Failure, Plan, built_in, built_in_class, users_classes
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.line import KEEP, Line, cap, parse_line, records
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns import BOUNDARY, DEATH, DETAIL, RULES, TRACEBACK, without_digits
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import (
+    BENIGN,
+    Failure,
+    Plan,
+    built_in,
+    built_in_class,
+    check_user_class,
+    user_entry,
+    users_classes,
+)
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns import (
+    BOUNDARY,
+    DEATH,
+    DETAIL,
+    KEEP,
+    RULES,
+    TRACEBACK,
+    Line,
+    cap,
+    parse_line,
+    records,
+    without_digits,
+)
 
 #: Boots whose facts are kept; older ones only count as restarts.
 KEEP_BOOTS = 20

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Union
 
-from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import Finding
+from ansible_collections.gb10.cluster.plugins.module_utils._core.finding import Finding
 
 #: In the order of the reports: causes before what follows from them.
 AREAS = {

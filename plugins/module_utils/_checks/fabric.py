@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import GROUP, PAIR, RANK, ROCE, Event, Group, Rank, check, skip
-from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import ERROR, INFO, WARNING, found
+from ansible_collections.gb10.cluster.plugins.module_utils._core.finding import ERROR, INFO, WARNING, found
 
 #: problem of roce_info -> check
 PROBLEMS = {

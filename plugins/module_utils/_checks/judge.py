@@ -13,12 +13,12 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ansible_collections.gb10.cluster.plugins.module_utils._checks import docker, engine, fabric, machine, node, release, versions
+from ansible_collections.gb10.cluster.plugins.module_utils._checks import docker, engine, fabric, machine, versions
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import ACCESS, AREAS, HEAD, PAIR, PREFLIGHT, REGISTERED, Check, Group, Rank, Skipped
-from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import ERROR, INFO, SEVERITIES, WARNING, Finding, clipped, counts, merged
-from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
+from ansible_collections.gb10.cluster.plugins.module_utils._core.finding import ERROR, INFO, SEVERITIES, WARNING, Finding, clipped, counts, merged
+from ansible_collections.gb10.cluster.plugins.module_utils._core.text import did_you_mean
 
-_MODULES = [each.__name__ for each in (machine, versions, fabric, docker, node, engine, release)]
+_MODULES = [each.__name__ for each in (machine, versions, fabric, docker, engine)]
 #: All checks in the order of the reports, and the IDs of those that preflight makes.
 CHECKS: dict[str, Check] = {each.id: each for each in sorted(REGISTERED.values(), key=lambda each: _MODULES.index(each.run.__module__))}
 _COUNTED = ("nodes", "versions", "docker", "fabric", "memory")

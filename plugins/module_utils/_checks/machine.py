@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.kernel import KINDS
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import KERNEL_KINDS
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import ACCESS, PAIR, REBOOT, SYSCTL, Event, Group, Rank, check, skip
-from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import ERROR, INFO, WARNING, found
-from ansible_collections.gb10.cluster.plugins.module_utils._host.access import cause_of
-from ansible_collections.gb10.cluster.plugins.module_utils._preflight.parse import numbers
+from ansible_collections.gb10.cluster.plugins.module_utils._core.finding import ERROR, INFO, WARNING, cause_of, found
+from ansible_collections.gb10.cluster.plugins.module_utils._node.parse import numbers
 
 GIB_KB = 1 << 20
-MASK_SLEEP = KINDS["suspend"].command.replace("{on} ", "")
+MASK_SLEEP = KERNEL_KINDS["suspend"].command.replace("{on} ", "")
 _NEW_ID = "sudo rm -f /etc/machine-id /var/lib/dbus/machine-id && sudo systemd-machine-id-setup"
 _PROFILES = "profiles, images and memory sizes are made for the DGX Spark and its OEM models"
 _LAB = "correct ansible_host if the node should be a GB10. For a lab or a development machine, set preflight_ignore: [gb10, arch]"

@@ -22,15 +22,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Changes, FileChange
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import netplan, restore
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import CONFIG_PREFIXES
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.facts import gather
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.live import Live, RefusedError
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import ConfigFile, Device, Plan, RailConfig, config_texts
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import DesiredState, desired_rails
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.restore import PendingChange
-from ansible_collections.gb10.cluster.plugins.module_utils._host.changes import Changes
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import FileChange
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.restore import Live, PendingChange, RefusedError
 
 SETTLE_SECONDS = 45
 GENERATORS = ("/usr/libexec/netplan/generate", "/usr/lib/netplan/generate")

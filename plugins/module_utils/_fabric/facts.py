@@ -13,8 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import Capture
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.node import Node, Port, Record
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import Capture, Node, Port, Record
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.problems import find_problems, hotplug_state
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import (
     DesiredState,

@@ -21,8 +21,7 @@ try:
 except ImportError:
     yaml = None  # type: ignore[assignment]  # no file can be read then
 
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import CONFIG_PREFIXES, Capture
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.node import Node
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import CONFIG_PREFIXES, Capture, Node
 
 SYSCTL_PATH = "etc/sysctl.d/60-gb10-roce.conf"
 RENDERERS = ("NetworkManager", "networkd")

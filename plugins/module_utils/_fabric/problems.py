@@ -14,8 +14,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import COMMANDS, CONFIG_PREFIXES, PCIE_FILES, Capture
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.node import Port, Record, as_address, as_integer, rdma_mtu
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import (
+    COMMANDS,
+    CONFIG_PREFIXES,
+    PCIE_FILES,
+    Capture,
+    Port,
+    Record,
+    as_address,
+    as_integer,
+    rdma_mtu,
+)
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import Fabric, Problem, Rail, counted, is_link_local, spare_cages
 
 REPLUG = "Plug the QSFP cable into the same cage of both machines (either cage works), check that the other machine is on, then reboot both with the cable in."

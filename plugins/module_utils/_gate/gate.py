@@ -5,7 +5,7 @@
 
 A *rank* here is a dict that can travel as JSON:
     rank (int), host (str), facts (what _boot_log.stream.BootLog.facts() returns; {} before the first slice), seen (bool: whether it was read),
-    container (_docker.log.state_of() or None), memory (_docker.log.memory_of()), release (str), http_status (int: of the API's health page),
+    container (_node.docker_api.state_of() or None), memory (_node.docker_api.memory_of()), release (str), http_status (int: of the API's health page),
     start_error (str), lost (str: why the node can no longer be read), stage_since (when its stage began, in seconds since the boot began),
     failed_at (the same clock, or None), max_restarts (int: how many restarts of its container are still fine), and once they are known
     oom_kills_at_start (int), changed_at (when its log last moved), lost_class (the class of `lost`, if not its node's), seconds_left (float).
@@ -20,8 +20,8 @@ import signal
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import remedy_of, start_remedy
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stages import STAGES
-from ansible_collections.gb10.cluster.plugins.module_utils._common import progress as progress_text
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns import STAGES
+from ansible_collections.gb10.cluster.plugins.module_utils._core import text as progress_text
 
 Rank = dict[str, Any]
 Finding = dict[str, Any]

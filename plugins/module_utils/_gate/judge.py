@@ -16,10 +16,10 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import remedy_of
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog
-from ansible_collections.gb10.cluster.plugins.module_utils._common import utc
-from ansible_collections.gb10.cluster.plugins.module_utils._common.progress import Pace
-from ansible_collections.gb10.cluster.plugins.module_utils._gate import gate, measures, reply, speculation
-from ansible_collections.gb10.cluster.plugins.module_utils._host.memory_series import Series
+from ansible_collections.gb10.cluster.plugins.module_utils._core import text
+from ansible_collections.gb10.cluster.plugins.module_utils._core.text import Pace
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import gate, measures, reply
+from ansible_collections.gb10.cluster.plugins.module_utils._node.memory import Series
 
 SLICE_SECONDS = 5.0
 GATHER_SECONDS = 2.0  # how long a boot's harmless lines may gather: each slice takes time of a node that is busy loading
@@ -294,7 +294,7 @@ class Judge:
         """Return the verdict after the last answer. The containers' states must be fresh."""
         ranks, api = self.states, self._api
         late = gate.findings(ranks)
-        drafts = speculation.total(self._answers)
+        drafts = measures.draft_total(self._answers)
         self._measured.update({"speculation": drafts} if drafts else {})
         results = [] if late else gate.checks(ranks, api, self.criteria) + self._completion_checks() + self._measures(drafts) + self._expressions()
         fault = gate.first_fault(results, self.strict)
@@ -310,7 +310,7 @@ class Judge:
         facts, criteria = self.states[0]["facts"], self.criteria
         speculates = bool(criteria.get("speculative_method") or facts.get("speculative_method"))
         return [
-            *self._results, *speculation.checks(drafts, criteria.get("acceptance") or {}, speculates),
+            *self._results, *measures.acceptance_checks(drafts, criteria.get("acceptance") or {}, speculates),
         ]  # fmt: skip
 
     def _pool(self) -> dict[str, Any]:
@@ -360,7 +360,7 @@ class Judge:
         head = self.states[0]["facts"]
         api = verdict.get("api") or {}
         return {
-            "schema": 1, "group": self.group, "release": self.release, "profile": self.profile, "time": utc.stamp(),
+            "schema": 1, "group": self.group, "release": self.release, "profile": self.profile, "time": text.stamp(),
             "passed": verdict["passed"], "class": verdict["class"], "msg": verdict["msg"], "seconds": verdict["seconds"], "pool": verdict["pool"],
             **{key: head.get(key) for key in ("version", "attention_backend", "kv_cache_dtype", "moe_backend", "custom_ops", "eager", "autotune")},
             "measured": self._measured,

@@ -14,17 +14,16 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stages import STAGES
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns import STAGES
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.judge import IDS
-from ansible_collections.gb10.cluster.plugins.module_utils._common import env_file, image_names
-from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import holds_secret
-from ansible_collections.gb10.cluster.plugins.module_utils._common.words import did_you_mean
-from ansible_collections.gb10.cluster.plugins.module_utils._host.readahead import CLASSES, HIGHEST_KB
-from ansible_collections.gb10.cluster.plugins.module_utils._host.sysctl import HIGHEST_FLOOR_PERCENT
-from ansible_collections.gb10.cluster.plugins.module_utils._host.watchdog import LEAST_SECONDS, MOST_SECONDS, PANIC_MOST_SECONDS
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory.names import BUILD_ARGUMENT, is_secret
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory.value_types import KINDS, Found, shown, type_faults
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import is_list
+from ansible_collections.gb10.cluster.plugins.module_utils._core import forms
+from ansible_collections.gb10.cluster.plugins.module_utils._core.redact import holds_secret
+from ansible_collections.gb10.cluster.plugins.module_utils._core.text import did_you_mean
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import BUILD_ARGUMENT, KINDS, Found, is_list, is_secret, shown, type_faults
+from ansible_collections.gb10.cluster.plugins.module_utils._node import images
+from ansible_collections.gb10.cluster.plugins.module_utils._node.readahead import CLASSES, HIGHEST_KB
+from ansible_collections.gb10.cluster.plugins.module_utils._node.settings import HIGHEST_FLOOR_PERCENT
+from ansible_collections.gb10.cluster.plugins.module_utils._node.tuning import LEAST_SECONDS, MOST_SECONDS, PANIC_MOST_SECONDS
 
 
 class Rule(NamedTuple):
@@ -109,7 +108,7 @@ _LIMIT = _pattern(
     "unlimited, a number of bytes such as 8388608, a size such as 64m, or leave",
     r"(?i:leave|unlimited|infinity|-1|0*[1-9]\d*\s*[kmgt]?(?:i?b)?)",
 )
-_IMAGE = _pattern(image_names.PINNED, rf"{image_names.IMAGE}(?:@sha256:[0-9a-f]{{64}})?")
+_IMAGE = _pattern(images.PINNED, rf"{images.IMAGE}(?:@sha256:[0-9a-f]{{64}})?")
 LABEL = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _PORT_OR_ANY = _number("a port from 1 to 65535, or 0 for any free port", 0, 65535)
 # The largest floor that the role accepts on a node of 128 GB, the largest that is sold.
@@ -266,8 +265,8 @@ def _environment_faults(value: Mapping[str, Any], secret: bool) -> Found:
             text = f"{name} is an encrypted text that Ansible does not decrypt; write !vault before the |"
         elif isinstance(each, str) and re.search(r"[\n\r\0]", each):
             text = f"{name} contains a line end, which an environment file cannot contain; write it on one line, without | or >"
-        elif secret and isinstance(each, str) and env_file.problem(each):
-            text = f"{name} {env_file.problem(each)}, which the environment file of the secrets cannot contain; choose another value"
+        elif secret and isinstance(each, str) and forms.problem(each):
+            text = f"{name} {forms.problem(each)}, which the environment file of the secrets cannot contain; choose another value"
         elif secret and name in SENT and isinstance(each, str) and each and not re.fullmatch(r"[!-~]+", each):
             text = f"{name} contains a space or a character that is not ASCII, and no HTTP client can send it; choose letters and digits"
         elif not secret and holds_secret(name, each):

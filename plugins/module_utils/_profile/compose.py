@@ -17,13 +17,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from ansible_collections.gb10.cluster.plugins.module_utils._common import env_file
-from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import holds_secret
+from ansible_collections.gb10.cluster.plugins.module_utils._core import forms
+from ansible_collections.gb10.cluster.plugins.module_utils._core.redact import holds_secret
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.api_probe import api_url
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import caches, collective, models
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.probe import probe_words
+from ansible_collections.gb10.cluster.plugins.module_utils._node.releases import IMAGE_LABEL, RELEASE_LABEL, SERVICE, fingerprint, release_id
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import trial, values
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.trial import probe_words
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import PLACEHOLDERS, group_fault, store_mount
-from ansible_collections.gb10.cluster.plugins.module_utils._release.release import IMAGE_LABEL, RELEASE_LABEL, SERVICE, fingerprint, release_id
 
 # One rank's fabric variables replace all of these: a GID index that the fabric omits on purpose must not come from a source.
 FABRIC_ENV = (
@@ -46,7 +46,7 @@ OPTIONS = (
 #: Size of /dev/shm in a private IPC namespace: above the 10 GB that Ray wants for its object store, and the 0.2 GiB of the queues of vLLM 0.32.
 #: It is a limit: pages that nothing writes need no memory.
 SHM_SIZE = "16g"
-#: Runs in the container with the image's Python: HEALTH_SCRIPT /proc [HOST:PORT of the API]. The rules are those of _release/node.py.
+#: Runs in the container with the image's Python: HEALTH_SCRIPT /proc [HOST:PORT of the API]. The rules are those of _node/node.py.
 HEALTH_SCRIPT = """\
 import os, sys
 table = {}
@@ -118,7 +118,7 @@ def build_argv(profile: Mapping[str, Any], rank: Mapping[str, Any]) -> list[str]
     """
     engine, model = profile["engine"], profile["model"]
     number, size = int(rank["rank"]), int(rank["size"])
-    args = models.arguments(profile)
+    args = values.drafter_arguments(profile)
     mp = engine["executor"] == "mp" and size > 1
     wiring: dict[str, Any] = {
         "served-model-name": list(model["served_names"]),
@@ -166,7 +166,7 @@ def _environment(profile: Mapping[str, Any], rank: Mapping[str, Any], options: M
     number, size = int(rank["rank"]), int(rank["size"])
     on_node = options.get("fabric") == "node"
     fabric = {} if on_node else {str(key): _word(value) for key, value in (rank.get("env") or {}).items() if value not in (None, "")}
-    env: dict[str, str] = {**caches.environment(profile), **profile["env"], **profile["worker_env" if number else "head_env"]}
+    env: dict[str, str] = {**values.added_environment(profile), **profile["env"], **profile["worker_env" if number else "head_env"]}
     if fabric or on_node:
         env = {key: value for key, value in env.items() if key not in FABRIC_ENV}
         env.update(fabric)
@@ -212,20 +212,20 @@ def _ulimits(box: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, di
 
 
 def _cache_key(profile: Mapping[str, Any], rank: Mapping[str, Any], options: Mapping[str, Any]) -> str:
-    return caches.key(profile, int(rank["size"]), str(options.get("content") or image_of(profile)), options.get("extra_env") or {})
+    return values.cache_key(profile, int(rank["size"]), str(options.get("content") or image_of(profile)), options.get("extra_env") or {})
 
 
 def _volumes(profile: Mapping[str, Any], rank: Mapping[str, Any], options: Mapping[str, Any]) -> list[str]:
     store = str(options.get("model_store") or "")
     if not store and any("{model_store}" in volume for volume in profile["container"]["volumes"]):
         raise ServingError(f"profile {profile['name']} mounts {{model_store}}, but no model store is set for this host: set gb10_model_store")
-    writable = [] if options.get("weights_writable") else models.writable_weights(profile, store)
+    writable = [] if options.get("weights_writable") else values.writable_weights(profile, store)
     if writable:
         raise ServingError("; ".join(writable))
     folders = host_paths(profile, store)["caches"]
     name = _cache_key(profile, rank, options)
-    split = [volume.partition(":") for volume in models.on_node(profile, store)]
-    return [caches.keyed(host, folders, name) + colon + rest for host, colon, rest in split]
+    split = [volume.partition(":") for volume in values.volumes_on_node(profile, store)]
+    return [values.with_cache_key(host, folders, name) + colon + rest for host, colon, rest in split]
 
 
 def _escape(value: Any) -> Any:
@@ -332,7 +332,7 @@ def render_rank(profile: Mapping[str, Any], rank: Mapping[str, Any], options: Ma
         service["entrypoint"] = list(engine["entrypoint"])
     service["command"] = command
     service["environment"] = env
-    test = collective.service_of(profile, rank, service, str(options.get("model_store") or ""))
+    test = trial.service_of(profile, rank, service, str(options.get("model_store") or ""))
     env_files = [*(["secrets.env"] if secrets else []), *([str(options["env_file"])] if options.get("env_file") else [])]
     if env_files:
         service["env_file"] = env_files
@@ -380,10 +380,10 @@ def env_file_text(secrets: Mapping[str, str]) -> str:
     """Return the text of the environment file of the secrets. Raises ServingError."""
     values = {str(key): str(value) for key, value in secrets.items()}
     for key in sorted(values):
-        problem = env_file.problem(values[key])
+        problem = forms.problem(values[key])
         if problem:
             raise ServingError(f"the secret {key} {problem}, which an environment file cannot contain: choose another value")
-    return env_file.text_of(values)
+    return forms.text_of(values)
 
 
 def host_paths(profile: Mapping[str, Any], model_store: str) -> dict[str, Any]:
@@ -391,11 +391,11 @@ def host_paths(profile: Mapping[str, Any], model_store: str) -> dict[str, Any]:
     (compile caches, without their key), and ``store_mount`` (in the container).
     """
     store = model_store.rstrip("/")
-    paths = [f"{store}/{each['relative_path']}" if each["relative_path"] else None for each in models.all_of(profile)]
+    paths = [f"{store}/{each['relative_path']}" if each["relative_path"] else None for each in values.models_of(profile)]
     return {
         "model": paths[0],
         "drafter": paths[1] if len(paths) > 1 else None,
-        "gib": models.disk_gib(profile),
+        "gib": values.disk_gib(profile),
         "caches": [c.replace("{model_store}", store).rstrip("/") for c in profile["container"]["cache_dirs"]],
         "store_mount": store_mount(profile),
     }

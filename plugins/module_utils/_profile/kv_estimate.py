@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import host_memory, models
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import host_memory, values
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import human_int
 
 GIB = 2**30
@@ -222,7 +222,7 @@ def _figures(profile: Mapping[str, Any], size: int, version: str | None, compara
     return _Figures(
         utilization=utilization_of(args, version),
         pinned=pinned_gib(args),
-        weights=models.weights_gib(profile, size) if comparable else None,
+        weights=values.weights_gib(profile, size) if comparable else None,
         reserve=plan["reserve_gib"] if comparable else None,
         bytes=plan["kv_bytes_per_token"],
         memavailable=checks_memavailable(version),

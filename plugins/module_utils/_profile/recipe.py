@@ -16,11 +16,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._common.redact import holds_secret, redact, without
+from ansible_collections.gb10.cluster.plugins.module_utils._core.redact import holds_secret, redact, without
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.compose import FABRIC_ENV
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.models import drafter_path, speculation
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.shell import RecipeError, Script, marks, one_line, shown
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import PLACEHOLDERS, SECRET_ARGS, SIZE, human_int
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import PLACEHOLDERS, SECRET_ARGS, SIZE, drafter_path, human_int, speculation
 
 STORE, CACHE = "{model_store}", "{model_store}/vllm-cache"
 SHORTEST = 8  # characters of a secret that is looked for within other values

@@ -10,8 +10,8 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._common.table import table as columns
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import models
+from ansible_collections.gb10.cluster.plugins.module_utils._core.text import table as columns
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import values
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import SPARK_GIB
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.kv_estimate import KIB_PER_GIB, make_plan
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import DEFAULT_PROFILE
@@ -76,7 +76,7 @@ def _published_size(profile: Mapping[str, Any]) -> str:
     image = profile["image"]
     figures = (
         (image["size_gib"], "image {:g} GiB"), (image["download_gib"], "pull {:g} GiB"), (image["build_minutes"], "build {:g} min"),
-        *((each["size_gib"], f"{name} {{:g}} GiB") for name, each in zip(("model", "drafter"), models.all_of(profile))),
+        *((each["size_gib"], f"{name} {{:g}} GiB") for name, each in zip(("model", "drafter"), values.models_of(profile))),
     )  # fmt: skip
     return ", ".join(text.format(value) for value, text in figures if value is not None) or "-"
 
@@ -88,7 +88,7 @@ def facts(profile: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "name": profile["name"], "summary": profile["summary"], "model": profile["model"]["id"], "image": _image(image), "image_reference": image["reference"],
         "image_gib": image["size_gib"], "download_gib": image["download_gib"], "build_minutes": image["build_minutes"],
-        "model_gib": models.disk_gib(profile) or None,
+        "model_gib": values.disk_gib(profile) or None,
         "context": profile["gate"]["context"], "requests": args.get("max-num-seqs"), "kv_cache": str(args.get("kv-cache-dtype", "-")),
         "speculation": _speculation(args), "kv_pool": _pool(profile), "speed": speed, "published": published,
     }  # fmt: skip
@@ -145,7 +145,7 @@ def sheet(profile: Mapping[str, Any]) -> list[str]:
         ("nodes", f"{profile['ranks']['min']}{most or ' or more'}"),
         ("image", f"{image['reference']}{'@' + image['digest'] if image['digest'] else ''} ({_image(image)})"),
     ]
-    for name, each in zip(("model", "drafter"), models.all_of(profile)):
+    for name, each in zip(("model", "drafter"), values.models_of(profile)):
         needs.append((name, f"{each['id']}" + (f", {each['size_gib']:g} GiB" if each["size_gib"] else "")))
         needs.append((f"{name} on the node", f"<model store>/{each['relative_path']}" if each["relative_path"] else f"{each['path']} in the container"))
     needs.append(("memory", f"utilization {args.get('gpu-memory-utilization', 'the default of vLLM')}"))

@@ -17,7 +17,7 @@ from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import api_key
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.files import keep_key
 
 
 class ActionModule(ActionBase):
@@ -136,7 +136,7 @@ class ActionModule(ActionBase):
         return {
             "changed": False, "current": current, "releases": releases, "containers": containers,
             "engine_error": self.scenario.get(f"{self.host} engine", ""), "agent": agent, "inputs": "",
-            "key": api_key.keep(str(group), args["group"], check=True) if args.get("key") else {},
+            "key": keep_key(str(group), args["group"], check=True) if args.get("key") else {},
             "receipt": json.loads(receipt.read_text(encoding="utf-8")) if receipt.is_file() else {},
             "stopped": "", "processes": {"count": 1, "fault": ""}, "image": {"exists": True, "id": "sha256:1", "name": "i", "fingerprint": "f"},
             "weights": {}, "weights_differ": [], "memory": {}, "boot_log": {}, "records": {},

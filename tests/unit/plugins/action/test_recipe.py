@@ -12,9 +12,9 @@ import pytest
 from ansible_collections.gb10.cluster.plugins.action.profile_import import load
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.compose import render_rank
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.containers import Around, convert
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.models import writable_weights
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe import Imported, text_of
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.shell import RecipeError, env_values
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import writable_weights
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
 from shipped_profiles import SHIPPED
 

@@ -22,7 +22,7 @@ WORK = """
 import time
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
-from ansible_collections.gb10.cluster.plugins.module_utils._common.progress import text
+from ansible_collections.gb10.cluster.plugins.module_utils._core.text import progress_text
 
 
 class ActionModule(ActionBase):
@@ -31,7 +31,7 @@ class ActionModule(ActionBase):
         host, count = task_vars["inventory_hostname"], int(self._task.args["count"])
         for number in range(count):
             if not self._task.args.get("silent"):
-                Display().display(text(host, "copy", 100 * number // count, f"{number} GiB", f"{count} GiB", 60.0))
+                Display().display(progress_text(host, "copy", 100 * number // count, f"{number} GiB", f"{count} GiB", 60.0))
             time.sleep(0.25)
         Display().display(f"a line of {host}")
         return {"changed": False}

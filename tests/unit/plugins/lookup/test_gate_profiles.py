@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import parse
-from ansible_collections.gb10.cluster.plugins.module_utils._gate import gate, speculation
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import gate, measures
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.judge import Judge
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
 from shared_samples import needs_shared, samples
@@ -133,8 +133,8 @@ def test_every_shipped_profile_refuses_a_drafter_that_accepts_nothing(name: str)
 
     def fault(accepted: list[int]) -> str:
         drafts = {"drafts": 80, "draft_tokens": 400, "accepted_tokens": sum(accepted), "accepted_per_position": accepted, "generated_tokens": 200}
-        found = speculation.total([{"speculation": drafts, "replies": [{"completion_tokens": 200}]}])
-        return str((gate.first_fault(speculation.checks(found, criteria["acceptance"], True)) or {"class": ""})["class"])
+        found = measures.draft_total([{"speculation": drafts, "replies": [{"completion_tokens": 200}]}])
+        return str((gate.first_fault(measures.acceptance_checks(found, criteria["acceptance"], True)) or {"class": ""})["class"])
 
     assert fault([0] * 5) == "drafter_dead"
     assert fault([70, 50, 30, 20, 10]) == ""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import collective
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import trial
 from ansible_collections.gb10.cluster.plugins.modules import collective_test
 
 GOOD = {"backend": "gloo", "stage": "end", "rows": [{"op": "all_reduce", "mib": 16, "gb_s": 0.5}], "problem": "", "text": ""}
@@ -25,7 +25,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
             calls.append((argv, options.get("stdin")))
             if argv[1] == "compose" and isinstance(answer, BaseException):
                 raise answer
-            return answer or (0, f"\n{collective.MARK}{json.dumps(GOOD)}\n", "") if argv[1] == "compose" else (0, "", "")
+            return answer or (0, f"\n{trial.MARK}{json.dumps(GOOD)}\n", "") if argv[1] == "compose" else (0, "", "")
 
         meminfo = tmp_path / "meminfo"
         meminfo.write_text(f"MemTotal: 9 kB\nMemAvailable: {available_kib} kB\n", encoding="ascii")

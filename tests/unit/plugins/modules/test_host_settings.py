@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import HostError
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import HostError
 from ansible_collections.gb10.cluster.plugins.modules import host_settings
 
 

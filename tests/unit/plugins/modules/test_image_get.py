@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._docker import images
-from ansible_collections.gb10.cluster.plugins.module_utils._docker.image_plan import ImageError
+from ansible_collections.gb10.cluster.plugins.module_utils._node import images
+from ansible_collections.gb10.cluster.plugins.module_utils._node.images import ImageError
 from ansible_collections.gb10.cluster.plugins.modules import image_get
 
 DIGEST = "sha256:" + "a" * 64

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.gb10.cluster.plugins.module_utils._docker import client, images
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node
+from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api, images
 from ansible_collections.gb10.cluster.plugins.modules import image_record
 
 
@@ -26,7 +26,7 @@ def test_image_in_use_stays(monkeypatch: pytest.MonkeyPatch, check: bool) -> Non
     containers: list[dict[str, Any]] = [{"ImageID": used, "Names": ["/gb10-pair1-rank0"]}]
     monkeypatch.setattr(images, "inspect_image", lambda _reference, _socket: {"RepoTags": []})
     monkeypatch.setattr(images, "call", call)
-    monkeypatch.setattr(client, "list_containers", lambda _labels, _socket: containers)
+    monkeypatch.setattr(docker_api, "list_containers", lambda _labels, _socket: containers)
     imported = [{"id": used, "reference": "vllm:1"}, {"id": free, "reference": "vllm:2"}]
     removed, left = image_record.drop(imported, [used, free], "/no/socket", check)
     assert removed == [free]
@@ -50,7 +50,7 @@ def test_another_image_removes_the_old_one(monkeypatch: pytest.MonkeyPatch, caps
     monkeypatch.setattr(images, "info", lambda _reference, _socket: {"exists": True, "id": old if check else new, "fingerprint": "f1"})
     monkeypatch.setattr(images, "inspect_image", lambda _reference, _socket: {"RepoTags": []})
     monkeypatch.setattr(images, "call", lambda *_arguments: (200, ""))
-    monkeypatch.setattr(client, "list_containers", lambda *_arguments: [])
+    monkeypatch.setattr(docker_api, "list_containers", lambda *_arguments: [])
     arguments = {"group": "pair1", "reference": "vllm:1", "imported": True, "keep": 1}
     with patch_module_args({**arguments, "_ansible_check_mode": check}), pytest.raises(SystemExit):
         image_record.main()

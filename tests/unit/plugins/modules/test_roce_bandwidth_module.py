@@ -24,7 +24,7 @@ def row(rate: float) -> str:
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
     """Return a function that makes a node of spark()'s arguments."""
-    monkeypatch.setattr(roce_bandwidth, "RECEIPT", tmp_path / "state" / "bandwidth.json")
+    monkeypatch.setattr(roce_bandwidth, "BANDWIDTH_RECEIPT", tmp_path / "state" / "bandwidth.json")
 
     def node(addresses: Any = None, **more: Any) -> FakeNode:
         return FakeNode(monkeypatch, capsys, roce_bandwidth, spark(tmp_path / "node", PAIR if addresses is None else addresses, **more))

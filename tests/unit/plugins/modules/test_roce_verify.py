@@ -18,7 +18,7 @@ DRIFTED = {RAIL0: v4_gids("192.168.100.10"), RAIL1: v4_gids("192.168.101.10", at
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
     """Return a function that makes a node of spark()'s arguments."""
-    monkeypatch.setattr(roce_verify, "RECEIPT", tmp_path / "receipt.json")
+    monkeypatch.setattr(roce_verify, "BANDWIDTH_RECEIPT", tmp_path / "receipt.json")
 
     def node(addresses: Any = None, **more: Any) -> FakeNode:
         return FakeNode(monkeypatch, capsys, roce_verify, spark(tmp_path / "node", PAIR if addresses is None else addresses, **more))

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._docker import images as layers_engine
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
-from ansible_collections.gb10.cluster.plugins.module_utils._release import node
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node
+from ansible_collections.gb10.cluster.plugins.module_utils._node import images as layers_engine
+from ansible_collections.gb10.cluster.plugins.module_utils._node import node
 from ansible_collections.gb10.cluster.plugins.modules import vllm_rank_info as module
 from module_run import run_module
 

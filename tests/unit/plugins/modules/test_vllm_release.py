@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node
+from ansible_collections.gb10.cluster.plugins.module_utils._node import releases
 from ansible_collections.gb10.cluster.plugins.modules import vllm_release
 
 FILES = {"compose.yaml": "services: {}\n", "release.json": '{"release": "4f0c"}\n'}
@@ -169,7 +170,7 @@ def test_of_two_runs_at_once_the_second_waits_and_leaves_the_cache_of_the_first(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first has made its cache and not yet written its release: a cache without a release looks like one to remove."""
-    folder, write = tmp_path / "pair1", vllm_release.files.write
+    folder, write = tmp_path / "pair1", releases.write_release
     (reached, tell), (go, let) = os.pipe(), os.pipe()
 
     def pausing(change: Any) -> None:
@@ -179,7 +180,7 @@ def test_of_two_runs_at_once_the_second_waits_and_leaves_the_cache_of_the_first(
 
     children = [os.fork()]
     if not children[0]:
-        monkeypatch.setattr(vllm_release.files, "write", pausing)
+        monkeypatch.setattr(releases, "write_release", pausing)
         start(capsys, folder, store, "r1", "a" * 12)
         os._exit(0)
     os.read(reached, 1)

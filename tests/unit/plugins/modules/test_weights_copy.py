@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer import model_folder, unit_job
+from ansible_collections.gb10.cluster.plugins.module_utils._node import model_folder, transfer
 from ansible_collections.gb10.cluster.plugins.modules import weights_copy
 from module_run import run_module
 
@@ -44,7 +44,7 @@ def node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Node:
     made = Node()
     made.run = tmp_path / "run"
     monkeypatch.setattr(weights_copy, "runner", lambda _module: made)
-    monkeypatch.setattr(weights_copy, "Job", lambda name, run: unit_job.Job(name, run, str(made.run)))
+    monkeypatch.setattr(weights_copy, "Job", lambda name, run: transfer.Job(name, run, str(made.run)))
     monkeypatch.setattr(AnsibleModule, "get_bin_path", lambda _self, name, *_a, **_k: f"/usr/bin/{name}")
     (tmp_path / "store").mkdir()
     return made

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._transfer.manifest import ManifestError
+from ansible_collections.gb10.cluster.plugins.module_utils._node.manifest import ManifestError
 from ansible_collections.gb10.cluster.plugins.modules import weights_download
 from module_run import run_module
 from unit.fixtures.page_cache import cached_share, needs_page_cache, write_out

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import yaml
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory import names, rules
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory import rules, variables
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import CLUSTER_SPEC, PLAYBOOK_SPEC
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_files import load_specs
 from playbook import REPO
 
 SPECS: dict[str, Any] = {**CLUSTER_SPEC, **PLAYBOOK_SPEC, **{name: spec for options in load_specs().values() for name, spec in options.items()}}
-SHORT = names.short_names(SPECS)
+SHORT = variables.short_names(SPECS)
 PAGES = [REPO / "README.md", *sorted(REPO.glob("docs/**/*.md")), *sorted(REPO.glob("roles/*/README.md"))]
 FILES = [*sorted(REPO.glob("inventories/*/**/*.yml")), *sorted(REPO.glob("playbooks/*.yml"))]
 
@@ -69,7 +69,7 @@ def shown() -> Iterator[tuple[str, str, Any]]:
         for choice in spec.get("choices") or ():
             value = load(str(choice))  # as a user writes it: without quotes
             yield "choices", name, [value] if spec.get("type") == "list" else value
-        if spec.get("default") is not None and not names.is_computed(spec["default"]):
+        if spec.get("default") is not None and not variables.is_computed(spec["default"]):
             yield "default", name, spec["default"]
 
 

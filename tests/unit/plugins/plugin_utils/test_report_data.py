@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import report_pages
-from ansible_collections.gb10.cluster.plugins.module_utils._host.memory_series import Sample
+from ansible_collections.gb10.cluster.plugins.module_utils._node.memory import Sample
 from ansible_collections.gb10.cluster.plugins.plugin_utils import report_data
 
 HOSTS = report_pages.HOSTS

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.line import parse_line
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns import parse_line
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog, parse, with_container
 from shared_samples import compared
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.kernel import KINDS
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import KERNEL_KINDS
 from ansible_collections.gb10.cluster.plugins.module_utils._checks import judge
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import AREAS, PAIR, Group, Rank
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.judge import CHECKS, IDS
-from ansible_collections.gb10.cluster.plugins.module_utils._common.finding import Finding
-from ansible_collections.gb10.cluster.plugins.module_utils._release.group import group_status
+from ansible_collections.gb10.cluster.plugins.module_utils._core.finding import Finding
+from ansible_collections.gb10.cluster.plugins.module_utils._node.group_state import group_status
 from unit.fixtures.node_facts import facts
 
 HOSTS = ("spark-1", "spark-2")
@@ -72,7 +72,7 @@ def test_a_pair_that_serves_has_one_line_for_each_area() -> None:
 
 
 def test_every_finding_has_an_area_and_a_command() -> None:
-    for name, template in [*((each.id, each.command) for each in CHECKS.values()), *((name, kind.helps) for name, kind in KINDS.items())]:
+    for name, template in [*((each.id, each.command) for each in CHECKS.values()), *((name, kind.helps) for name, kind in KERNEL_KINDS.items())]:
         filled = PLACES.command(template.replace("{boot}", "0"), ["spark-2"], ["spark-1", "spark-2"])
         assert filled, name
         assert "{" not in filled, (name, filled)

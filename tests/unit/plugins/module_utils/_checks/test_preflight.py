@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import preflight_facts
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import AgentMissing, RankError
-from ansible_collections.gb10.cluster.plugins.module_utils._checks import judge
+from ansible_collections.gb10.cluster.plugins.module_utils._checks import doctor, judge
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import Group, Rank, Requirements, Skipped
-from ansible_collections.gb10.cluster.plugins.module_utils._host import kho
-from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import MARKER, Node
-from ansible_collections.gb10.cluster.plugins.module_utils._preflight import facts as node_facts
-from ansible_collections.gb10.cluster.plugins.module_utils._preflight import parse
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import MARKER, Node
+from ansible_collections.gb10.cluster.plugins.module_utils._node import facts as node_facts
+from ansible_collections.gb10.cluster.plugins.module_utils._node import parse, tuning
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.protocol import AgentMissing, RankError
 from ansible_collections.gb10.cluster.plugins.modules import preflight_info
 from module_run import run_module
 from shared_samples import needs_shared, samples
@@ -271,7 +269,7 @@ CASES: list[tuple[str, str, str, list[Change], str, str]] = [
      "6.17.0-1032-nvidia on spark-1, 6.17.0-1033-nvidia on spark-2"),
     ("other firmware", "firmware_parity", "1", [put("cmd/fwupdmgr.json", '{"Devices": [{"Name": "UEFI", "Version": "2.150.1"}]}')], "warning",
      "UEFI differs: 2.155.11 on spark-1, 2.150.1 on spark-2"),
-    ("kho=off waits", "reboot_pending", "0", [put(kho.FILE[1:], MARKER)], "warning", "has kho=off, and the running kernel does not"),
+    ("kho=off waits", "reboot_pending", "0", [put(tuning.KHO_FILE[1:], MARKER)], "warning", "has kho=off, and the running kernel does not"),
     ("KHO kernel", "known_bad_kernel", "0", [put("proc/sys/kernel/osrelease", "7.0.0-1019-nvidia\n")], "warning", "7.0.0-1019-nvidia"),
     ("stale GID kernel", "known_bad_kernel", "0", [put("proc/sys/kernel/osrelease", "6.17.0-1008-nvidia\n")], "warning", "6.17.0-1017 or later"),
     ("kernel with less memory", "known_bad_kernel", "0", [put("proc/sys/kernel/osrelease", "6.17.0-1031-nvidia\n")], "info", "101 to 104 GiB free"),
@@ -721,7 +719,7 @@ def test_an_agent_of_another_group_has_no_finding(pair: Pair) -> None:
     assert agents(pair) == []
 
 
-def failing(error: Exception) -> preflight_facts.Call:
+def failing(error: Exception) -> doctor.Call:
     """Return a socket on which every call fails."""
 
     def call(_verb: str, **_options: Any) -> dict[str, Any]:
@@ -740,12 +738,12 @@ def failing(error: Exception) -> preflight_facts.Call:
     ],
 )
 def test_what_a_failed_call_to_the_agent_means(pair: Pair, error: Exception, active: bool | None, text: str) -> None:
-    found = preflight_facts.gather(Node(str(serve(pair, 0).write())), failing(error))
+    found = doctor.gather_preflight(Node(str(serve(pair, 0).write())), failing(error))
     assert (found["active"], found["error"], found["peers"]) == (active, text, [])
 
 
 def test_an_agent_that_may_not_be_asked_is_skipped(pair: Pair) -> None:
-    facts = pair.facts(0) | {"agent": preflight_facts.gather(Node(str(serve(pair, 0).write())), failing(PermissionError()))}
+    facts = pair.facts(0) | {"agent": doctor.gather_preflight(Node(str(serve(pair, 0).write())), failing(PermissionError()))}
     verdict = verdict_on([Rank("spark-1", 0, facts), Rank("spark-2", 1, pair.facts(1))])
     assert verdict.findings == []
     assert {entry.id: entry.reason for entry in verdict.skipped} == dict.fromkeys(("agent_down", "agent_path", "agent_sshd"), "only root may ask the agent")
@@ -770,7 +768,7 @@ def test_reads_sshd_for_the_connection_of_the_head(pair: Pair, rc: int, out: str
         commands.append(" ".join(argv))
         return (rc, out, err) if argv[0] == "sshd" else (0, "gb10-agent\n", "")
 
-    found = preflight_facts.gather(Node(str(tree.write()), run))["sshd_problems"]
+    found = doctor.gather_preflight(Node(str(tree.write()), run))["sshd_problems"]
     assert len(found) == len(problems)
     assert all(sentence.startswith(start) for sentence, start in zip(found, problems, strict=True))
     assert commands[0] == "sshd -T -C user=gb10-agent,host=spark-1,addr=192.168.200.11"
@@ -798,7 +796,7 @@ def test_refuses_an_unknown_id(name: str, hint: str) -> None:
     [
         ("run/reboot-required", "", "/run/reboot-required"),
         ("cmd/modinfo-nvidia.txt", "580.178.04\n", "580.178.04"),
-        (kho.FILE[1:], MARKER, "has kho=off, and the running kernel does not"),
+        (tuning.KHO_FILE[1:], MARKER, "has kho=off, and the running kernel does not"),
         ("proc/meminfo", meminfo(MemFree=80.0, MemAvailable=79.0), "memory of no process"),
         ("proc/buddyinfo", buddy(0), "fragmented"),
     ],

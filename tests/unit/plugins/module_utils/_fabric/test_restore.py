@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import restore
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.live import Interface, Live
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.restore import Interface, Live
 
 RAILS = ["rail0", "rail1"]  # rail1 has no carrier
 NAMESPACE = ["unshare", "--user", "--map-root-user", "--net"]

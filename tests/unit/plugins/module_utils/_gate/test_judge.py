@@ -8,12 +8,12 @@ from typing import Any
 
 import jmespath
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._agent import boot, converge
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.actor import Actor
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.folder import Store
-from ansible_collections.gb10.cluster.plugins.module_utils._agent.protocol import RankError, RankLost
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import judge as judges
-from ansible_collections.gb10.cluster.plugins.module_utils._host.memory_series import parse
+from ansible_collections.gb10.cluster.plugins.module_utils._node.memory import parse_series
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import calls, converge
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.actor import Actor
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.files import Store
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.protocol import RankError, RankLost
 from shared_samples import needs_shared, samples
 
 HOSTS = ["spark-1", "spark-2"]
@@ -153,7 +153,7 @@ class Trial:
         )  # fmt: skip
         for number, error in (errors or {}).items():
             judge.start_failed(number, error)
-        self.verdict = boot.Boot(self.way, judge, release).follow()
+        self.verdict = calls.Boot(self.way, judge, release).follow()
 
     @property
     def msg(self) -> str:
@@ -176,7 +176,7 @@ def test_good_boot_passes_with_a_receipt() -> None:
 def test_the_receipt_has_the_memory_of_all_ranks_during_the_boot_also_if_it_fails() -> None:
     for trial in (Trial([logged(BOOT[:60], BOOT[60:]), logged(WORKER)]), Trial([logged(b""), logged(WORKER, container=DEAD)])):
         for found in trial.verdict["receipt"]["ranks"]:
-            series = parse(found["memory_series"])
+            series = parse_series(found["memory_series"])
             assert series
             assert series[0].seconds <= 5
             assert {each[1:] for each in series} == {(1024, 2048, 0)}

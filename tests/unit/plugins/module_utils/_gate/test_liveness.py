@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._gate import liveness
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe
 
 PAGE = "vllm:num_requests_running {running}\nvllm:num_requests_waiting 0.0\nvllm:generation_tokens_total {tokens}\nvllm:prompt_tokens_total 3.0\n"
 
@@ -66,19 +66,19 @@ def server() -> Iterator[tuple[type[Handler], str]]:
 
 
 def check(**arguments: Any) -> dict[str, Any]:
-    return liveness.Watch(liveness.Ask(**{"timeout": 0.2, "wedge_seconds": 0.6, "completion_timeout": 20, **arguments})).check()
+    return api_probe.LivenessWatch(api_probe.Ask(**{"timeout": 0.2, "wedge_seconds": 0.6, "completion_timeout": 20, **arguments})).check()
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(liveness, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(api_probe, "POLL_SECONDS", 0.05)
 
 
 def test_a_completion_that_comes_back_is_service_and_is_short(server: tuple[type[Handler], str]) -> None:
     kind, url = server
     out = check(url=url, timeout=20, request={"prompt": "The capital of France is", "max_tokens": 64})
     assert out["outcome"] == "serves"
-    assert [request["max_tokens"] for request in kind.asked] == [liveness.MAX_TOKENS]
+    assert [request["max_tokens"] for request in kind.asked] == [api_probe.MAX_TOKENS]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_the_key_is_never_returned(server: tuple[type[Handler], str]) -> None:
 def power_of(monkeypatch: pytest.MonkeyPatch, *watts: float) -> None:
     """Replace nvidia-smi. The last reading repeats."""
     left = list(watts)
-    monkeypatch.setattr(liveness.Watch, "read_power", lambda self: left.pop(0) if len(left) > 1 else left[0])
+    monkeypatch.setattr(api_probe.LivenessWatch, "read_power", lambda self: left.pop(0) if len(left) > 1 else left[0])
     monkeypatch.setattr("time.sleep", lambda seconds: None)
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose, kv_estimate, values
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import DEFAULT_PROFILE
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
-from shipped_profiles import IMAGES, SHIPPED, arguments, place
+from public_recipes import RECIPES
+from shipped_profiles import IMAGES, SHIPPED, arguments, place, ranks
 
 FIXTURES = Path(__file__).resolve().parents[3] / "fixtures" / "profiles"
 SOURCES: dict[str, dict[str, Any]] = yaml.safe_load((FIXTURES / "sources.yml").read_text())
@@ -111,3 +113,115 @@ WITH_CUSTOM_OPS = [name for name, profile in sorted(PROFILES.items()) if "custom
 @pytest.mark.parametrize("name", WITH_CUSTOM_OPS)
 def test_custom_ops_come_with_the_warning_of_its_source(name: str) -> None:
     assert any("custom_ops" in note and "froze both nodes" in note for note in PROFILES[name]["notes"])
+
+
+# --- Profiles of public recipes: both ranks, argument by argument and variable by variable. Each difference is listed, and explained in the profile.
+
+PUBLIC_FABRIC = {"NCCL_IB_HCA": "rocep1s0f0,roceP2p1s0f0", "NCCL_SOCKET_IFNAME": "enp1s0f0np0"}
+# Written by the collection. A recipe may have a port of its own.
+DEFAULTS = {"--master-port": "25000"}
+PUBLIC_WIRING = ("--nnodes", "--node-rank", "--master-addr", "--headless")
+RANK = ("NODE_RANK", "HEADLESS", "MASTER_ADDR", "MASTER_PORT", "VLLM_HOST_IP")
+
+
+def table(words: list[str]) -> dict[str, str]:
+    """Return flags and their values; a bare flag has an empty one."""
+    found = arguments(words)
+    assert len(dict(found)) == len(found)
+    return {f"--{flag}": " ".join(values) for flag, values in found}
+
+
+def rendered(name: str, number: int) -> dict[str, Any]:
+    return compose.render_rank(resolve(name, SHIPPED), place(number, env=PUBLIC_FABRIC), {"model_store": "/srv/models", "infiniband": True})
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("name", RECIPES)
+def test_renders_the_arguments_and_the_environment_of_the_recipe(name: str, number: int) -> None:
+    recipe, out = RECIPES[name], rendered(name, number)
+    expected = {**table(shlex.split(recipe.arguments)), **dict(word.split("=", 1) for word in shlex.split(recipe.environment))}
+    assert set(recipe.changed) | set(recipe.left_out) <= set(expected)
+    assert not set(recipe.added) & set(expected)
+    expected = {key: recipe.changed.get(key, value) for key, value in {**DEFAULTS, **expected, **recipe.added}.items() if key not in recipe.left_out}
+
+    program = out["argv"][: out["argv"].index(recipe.model) + 1]
+    assert program[-2:] == ["serve", recipe.model]
+    own = table(out["argv"][len(program) :])
+    wiring = {flag: own.pop(flag) for flag in PUBLIC_WIRING if flag in own}
+    assert wiring == {"--nnodes": "2", "--node-rank": str(number), "--master-addr": "192.168.200.1", **({"--headless": ""} if number else {})}
+    if "--served-model-name" not in expected:  # vLLM's default
+        assert own.pop("--served-model-name") == SHIPPED[name]["model"]["id"]
+    added = values.added_environment(resolve(name, SHIPPED))
+    env = {key: value for key, value in out["env"].items() if key not in (*RANK, *PUBLIC_FABRIC) and (key in expected or added.get(key) != value)}
+    found = {**own, **env}
+    assert found == expected
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_each_difference_from_the_recipe_is_among_the_deviations(name: str) -> None:
+    recipe = RECIPES[name]
+    differences = {
+        "model.revision" if each == "--revision" else f"engine.args.{each[2:]}" if each.startswith("--") else f"env.{each}"
+        for each in (*recipe.changed, *recipe.added, *recipe.left_out)
+    }
+    explained = {key for deviation in SHIPPED[name]["deviations"] for key in deviation["keys"]}
+    assert differences <= explained
+    # A variable that the recipe exports in its shell, or one whose value is the same, may be explained too.
+    more = {key for key in explained - differences if key.startswith(("env.", "engine.args."))}
+    assert more <= {"env.NCCL_DEBUG", "env.CUDA_HOME", "env.CUDA_PATH", "env.CUDAToolkit_ROOT"}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_image_model_and_store_of_a_public_recipe(name: str) -> None:
+    recipe, raw, service = RECIPES[name], SHIPPED[name], rendered(name, 0)["compose"]["services"]["vllm"]
+    assert service["image"] == recipe.image
+    assert service["pull_policy"] == ("missing" if "@sha256:" in recipe.image else "never")
+    unpinned = any(each.startswith("No revision of the weights is published.") for each in raw["notes"])
+    assert unpinned or re.fullmatch("[0-9a-f]{40}", raw["model"]["revision"])
+    assert [each for each in service["volumes"] if each.startswith("/srv/models:")] == [service["volumes"][0]]
+    assert service["volumes"][0].endswith(":ro")
+    assert all(each.startswith("/srv/models/vllm-cache") for each in service["volumes"][1:])
+    assert raw["notes"][0].startswith("Not run by us.")
+    assert any(re.search(r"\b[0-9a-f]{40}\b", each) for each in raw["sources"])
+    assert (raw["image"].get("build") is None) == ("@sha256:" in recipe.image)
+
+
+BUILT = [name for name in RECIPES if SHIPPED[name]["image"].get("build")]
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_the_dockerfile_of_a_recipe_is_pinned_and_proves_what_it_builds(name: str) -> None:
+    raw = SHIPPED[name]
+    text = (IMAGES / raw["image"]["build"] / "Dockerfile").read_text()
+    assert re.findall(r"^FROM (\S+)", text, re.MULTILINE) == re.findall(r"^FROM (\S+:\S+@sha256:[0-9a-f]{64})$", text, re.MULTILINE)
+    for each in re.findall(r"https://[\w.]*github\w*\.com/\S+", text):
+        assert re.search(r"\b[0-9a-f]{40}\b|\$\{\w+\}", each), f"{each} names no commit"
+    values = dict(re.findall(r"^ARG (\w+)=(\S+)", text, re.MULTILINE))
+    assert all(re.search(r"\b[0-9a-f]{40}\b", value) for key, value in values.items() if "/archive/${" + key + "}" in text or value.startswith("https:"))
+    assert "# Proofs:" in text
+    if "MODEL" in values:
+        assert values["MODEL"] == raw["model"]["path"]
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if "drafter" in SHIPPED[name]])
+def test_the_drafter_is_pinned_and_the_engine_loads_it(name: str) -> None:
+    raw = SHIPPED[name]
+    assert re.fullmatch("[0-9a-f]{40}", raw["drafter"]["revision"])
+    assert raw["engine"]["args"]["speculative-config"]["model"] == raw["drafter"]["path"]
+
+
+@pytest.mark.parametrize(
+    ("name", "pinned", "pool"),
+    [
+        ("glm53-flash-spark-500k", "8G", 1_061_538),
+        ("glm53-flash-dflash2-262k", 6 * 2**30, 678_661),
+        ("qwen38-flash-next-262k", 20 * 2**30, 2_229_941),
+        ("qwen38-flash-next-262k", 24 * 2**30, 2_675_242),
+    ],
+)
+def test_published_pools_of_pinned_kv_memory_are_estimated(name: str, pinned: str | int, pool: int) -> None:
+    flag = next(each for each in SHIPPED[name]["engine"]["args"] if each.startswith("kv-cache-memory"))
+    profile = resolve("p", SHIPPED, {"p": {"extends": name, "engine": {"args": {flag: pinned}}}})
+    plan = kv_estimate.make_plan(profile, ranks(121.69, 121.69, available=None, free=118))
+    assert plan["expected_tokens"] == pytest.approx(pool, rel=0.001)
+    assert plan["verdict"] == "ok"

@@ -1,0 +1,373 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Images: names, whether two nodes have the same one and what to do if not, inspection, the build and its log, the layer of mods."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
+from ansible_collections.gb10.cluster.plugins.module_utils._core.redact import masked
+from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api
+from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_api import DEFAULT_SOCKET, message_of
+
+# --- The form of the name of a container image.
+
+# As Docker reads it: a registry with a dot or a port, names in lower case, a tag.
+_NAME = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
+IMAGE = rf"(?:(?:localhost|[\w-]+(?:\.[\w-]+)+|[\w-]+(?=:\d+/))(?::\d+)?/)?{_NAME}(?:/{_NAME})*(?::\w[\w.-]{{0,127}})?"
+EXPECTED = "an image name in lower case like registry/name:tag"
+PINNED = f"{EXPECTED}, or with @sha256: and 64 hexadecimal digits at its end"
+
+
+# --- Whether two nodes have the same image, and what to do if not.
+# An *info* is what the image_info module returns for a node: ``reference``, ``exists``, ``id``, ``repo_digests`` (``name@sha256:...``), ``layers`` (diff ids,
+# bottom first), ``fingerprint``, ``size`` (bytes), ``store`` (``classic`` or ``containerd``), ``architecture``, ``build`` (the hash of the build context,
+# from the image's label), ``free_bytes`` (at the engine's data), ``served`` (the fingerprint that this node's caches belong to, or "").
+
+BUILD_LABEL = "gb10.cluster.build"
+GIB = 1 << 30
+# What a container does with the image; the rest of a config (build host, history, parent image) differs between stores and rebuilds.
+STABLE = ("Cmd", "Entrypoint", "Env", "ExposedPorts", "OnBuild", "Shell", "StopSignal", "User", "Volumes", "WorkingDir")
+
+
+class ImageError(ValueError):
+    """An image is not available or not the same. The text is a sentence for the user."""
+
+
+def fingerprint_of(image: Mapping[str, Any]) -> str:
+    """Return a SHA-256 over what an image holds and does, from the Docker Engine's inspection of it.
+
+    It covers the uncompressed content of the layers in order and the stable part of the configuration. Engines with other stores compute the same one.
+    """
+    config = image.get("Config") or {}
+    stable = {key: config[key] for key in STABLE if config.get(key)}
+    layers = list((image.get("RootFS") or {}).get("Layers") or [])
+    text = json.dumps({"layers": layers, "config": stable, "architecture": str(image.get("Architecture")), "os": str(image.get("Os"))}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def digests(info: Mapping[str, Any]) -> set[str]:
+    """Return the repository digests of an image without the names."""
+    return {str(item).rsplit("@", 1)[-1] for item in info.get("repo_digests") or []}
+
+
+def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """Return what proves that two nodes have the same image (`repository digest`, `image id`, `content fingerprint`), or an empty string."""
+    return prove((one, other))[0]
+
+
+def prove(infos: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """Return (kind, value) of the strongest proof that holds for all ranks; empty strings if none does."""
+    if not infos or not all(info.get("exists") for info in infos):
+        return "", ""
+    common = set.intersection(*(digests(info) for info in infos))
+    if common:
+        return "repository digest", sorted(common)[0]
+    for kind, key in (("image id", "id"), ("content fingerprint", "fingerprint")):
+        values = {str(info[key]) for info in infos}
+        if len(values) == 1:
+            return kind, values.pop()
+    return "", ""
+
+
+def fits(info: Mapping[str, Any], digest: str, build: str, loaded: bool = False) -> bool:
+    """Return whether a node has the required image, judged from this node alone. If `loaded`, an image that this collection did not build fits too."""
+    if not info.get("exists"):
+        return False
+    if build and info.get("build") != build and not (loaded and not info.get("build")):
+        return False
+    return not digest or digest in digests(info) or info["id"] == digest
+
+
+def why_unequal(host: str, info: Mapping[str, Any], source: str, base: Mapping[str, Any]) -> str:
+    """Return one sentence on how a rank's image differs from the source's."""
+    if not info.get("exists"):
+        return f"{host} has no {base['reference']}"
+    if info["architecture"] != base["architecture"]:
+        return f"{host} has {info['reference']} for {info['architecture']}, {source} for {base['architecture']}"
+    differ = sum(1 for a, b in zip(info["layers"], base["layers"]) if a != b) + abs(len(info["layers"]) - len(base["layers"]))
+    what = f"{differ} of {len(base['layers'])} layers differ" if differ else "the layers are equal and the configuration differs"
+    return f"{host} has {info['id'][7:19]} under {info['reference']}, {source} has {base['id'][7:19]} ({what})"
+
+
+def _later_sends(hosts: Sequence[str], reference: str, rank: int, good: Sequence[bool], build: str) -> list[str]:
+    """Return by rank why it will receive the image from `rank`. A rank that has what is pulled keeps it. Two builds are never the same image."""
+    keep = [index == rank or (good[index] and not build) for index in range(len(hosts))]
+    return ["" if keep[index] else f"{host} gets {reference} from {hosts[rank]} when it is available there" for index, host in enumerate(hosts)]
+
+
+def _unavailable(info: Mapping[str, Any], host: str, digest: str) -> str:
+    """Return why a rank cannot get the image: it is neither there nor in a registry, and nothing is known to build it from."""
+    reference = info["reference"]
+    if info.get("exists") and digest:
+        found = f"{reference} on {host} is not the pinned {digest[:19]}"
+    else:
+        found = f"no rank has {reference}, and according to the profile no registry has it"
+    return f"{found}: load it on {host} (docker load), or set image_build_context to a folder with its Dockerfile"
+
+
+def _too_small(hosts: Sequence[str], infos: Sequence[Mapping[str, Any]], obtain: Sequence[str], size_gib: float | None) -> str:
+    """Return which rank has not enough space for what it pulls or builds; empty if none is known to."""
+    for host, info, how in zip(hosts, infos, obtain):
+        free = info.get("free_bytes", 0) / GIB
+        if how and size_gib and free < size_gib:
+            need = f"{info['reference']} needs {size_gib:g} GiB as published"
+            return f"{host} has {free:.1f} GiB free in Docker's data folder, and {need}: free space there (`docker system df` shows what is in it)"
+    return ""
+
+
+def plan(
+    hosts: Sequence[str],
+    infos: Sequence[Mapping[str, Any]],
+    distribution: str = "auto",
+    source: str = "auto",
+    pull: bool = True,
+    digest: str = "",
+    build: str = "",
+    loaded: bool = False,
+    size_gib: float | None = None,
+) -> dict[str, Any]:
+    """Return what has to be done until all ranks have the required image.
+
+    :param distribution: ``auto`` (the first rank that has it sends it, else the head pulls or builds it), ``pull`` (each rank by itself), ``send``
+        (never ask a registry or build).
+    :param pull: whether a registry has it; ``digest`` pins it; ``build`` is the hash of the build, empty when nothing can be built.
+    :param loaded: whether an image without the label of a build is accepted in place of a build.
+    :param size_gib: the published size of the image; it must be free where the image is pulled or built.
+    :returns: ``source``, ``source_rank``, ``obtain`` (by rank: ``pull``, ``build`` or ""), ``send`` (by rank why it receives the image, or ""; if the
+        source obtains the image first, an estimate: plan again after that), ``equal``, ``proof`` (kind, value), ``complaint`` (why nothing can be
+        done), ``why`` (sentences), ``changed`` (caches belong to another image).
+    :raises ImageError: the source is not a host of the group.
+    """
+    reference = str(infos[0]["reference"])
+    good = [fits(info, digest, build, loaded) for info in infos]
+    # An image that was saved and loaded has no digest. It counts if it is the same as one that has it.
+    for rank, info in enumerate(infos):
+        if not good[rank] and info.get("exists") and not build:
+            good[rank] = any(good[other] and same(infos[other], info) for other in range(len(infos)))
+    wanted = list(hosts).index(source) if source in hosts else -1
+    if source not in ("auto", "") and wanted < 0:
+        raise ImageError(f"image_source is {source}, which is not a host of this serving group: set one of {', '.join(hosts)}, or auto")
+    rank = wanted if wanted >= 0 else (good.index(True) if True in good else 0)
+    out: dict[str, Any] = {
+        "source": hosts[rank], "source_rank": rank, "obtain": [""] * len(hosts), "send": [""] * len(hosts), "equal": False, "proof": ["", ""],
+        "complaint": "", "why": [], "changed": False, "fingerprint": "", "reference": reference,
+    }  # fmt: skip
+    if distribution == "pull":
+        lacking = [index for index, fine in enumerate(good) if not fine or (good[rank] and not same(infos[index], infos[rank]))]
+        if lacking and not pull:
+            out["complaint"] = f"image_distribution is pull, but according to the profile no registry has {reference}: set it to auto"
+        out["obtain"] = ["pull" if index in lacking and pull else "" for index in range(len(hosts))]
+    elif not good[rank]:
+        if distribution == "send":
+            out["complaint"] = f"no rank has the required {reference}, and image_distribution is send: load it on {hosts[rank]} (docker load), or set auto"
+        elif build or pull:
+            out["obtain"][rank] = "build" if build else "pull"
+            out["send"] = _later_sends(hosts, reference, rank, good, build)
+        else:
+            out["complaint"] = _unavailable(infos[rank], hosts[rank], digest)
+    out["complaint"] = out["complaint"] or _too_small(hosts, infos, out["obtain"], size_gib)
+    if out["complaint"] or any(out["obtain"]):
+        return out
+    base = infos[rank]
+    out["fingerprint"] = base["fingerprint"]
+    for index, host in enumerate(hosts):
+        if index != rank and not same(infos[index], base):
+            out["send"][index] = why_unequal(host, infos[index], hosts[rank], base)
+    out["why"] = [why for why in out["send"] if why]
+    out["proof"] = list(prove(infos))
+    out["equal"] = not any(out["send"]) and bool(out["proof"][0])
+    out["changed"] = any(info.get("served") and info["served"] != base["fingerprint"] for info in infos)
+    return out
+
+
+def stale(imported: Sequence[Mapping[str, Any]], current: Iterable[str], keep: int) -> list[str]:
+    """Return the ids of imported images that are not kept: those after the newest `keep`, never a current one.
+
+    :param imported: ``id`` and ``at`` (seconds since the epoch) of each; ``current``: ids that a serving group uses.
+    """
+    using = set(current)
+    newest = sorted(imported, key=lambda item: -float(item["at"]))
+    kept = [item for item in newest if item["id"] in using]
+    for item in newest:
+        if len(kept) < keep and item not in kept:
+            kept.append(item)
+    return [str(item["id"]) for item in newest if item not in kept]
+
+
+# --- Images of a Docker Engine over its socket: inspect, remove.
+
+PAUSE = 600.0  # seconds that the engine may be silent
+
+
+def inspect_image(reference: str, socket_path: str = DEFAULT_SOCKET) -> dict[str, Any] | None:
+    """Return the engine's inspection of an image, None if it has no image of that name. Raises DockerError."""
+    return docker_api.look_up(f"/images/{quote(reference, safe='')}/json", socket_path)
+
+
+def engine(socket_path: str = DEFAULT_SOCKET) -> dict[str, Any]:
+    """Return the engine's `store` (classic or containerd), `root` (folder of its data), `version` and `driver`. Raises DockerError."""
+    info = docker_api.parsed(docker_api.get("/info", socket_path=socket_path), socket_path)
+    status = {str(row[0]): str(row[1]) for row in info.get("DriverStatus") or [] if len(row) > 1}
+    containerd = "containerd" in status.get("driver-type", "")
+    return {"store": "containerd" if containerd else "classic", "root": info["DockerRootDir"], "version": info["ServerVersion"], "driver": info["Driver"]}
+
+
+def info(reference: str, socket_path: str = DEFAULT_SOCKET) -> dict[str, Any]:
+    """Return an info as :mod:`image_plan` describes it, without `served`. Raises DockerError."""
+    about = engine(socket_path)
+    table = os.statvfs(about["root"] if os.path.isdir(about["root"]) else "/")
+    found = inspect_image(reference, socket_path) or {}
+    labels = (found.get("Config") or {}).get("Labels") or {}
+    return {
+        "reference": reference,
+        "exists": bool(found),
+        "id": str(found.get("Id") or ""),
+        "repo_digests": sorted(found.get("RepoDigests") or []),
+        "layers": (found.get("RootFS") or {}).get("Layers") or [],
+        "fingerprint": fingerprint_of(found) if found else "",
+        "size": int(found.get("Size") or 0),
+        "architecture": "/".join(item for item in (found.get("Architecture"), found.get("Variant")) if item),
+        "build": str(labels.get(BUILD_LABEL, "")),
+        "created": str(found.get("Created") or ""),
+        "store": about["store"],
+        "engine": about["version"],
+        "driver": about["driver"],
+        "free_bytes": table.f_bavail * table.f_frsize,
+    }
+
+
+def call(method: str, path: str, socket_path: str = DEFAULT_SOCKET) -> tuple[int, str]:
+    """Send a request without a body; return the status and the engine's message. Raises DockerError if it does not answer."""
+    connection = docker_api.connect(socket_path, PAUSE)
+    try:
+        connection.request(method, docker_api.api(socket_path) + path)
+        response = connection.getresponse()
+        body = bounded.reply(response)
+    except (OSError, http.client.HTTPException) as error:
+        raise docker_api.silence(error, socket_path, PAUSE) from error
+    finally:
+        connection.close()
+    return response.status, message_of(body)
+
+
+# --- The build of an image as a docker command, its progress, and the end of the log of a build that failed.
+
+BUILD_LINES = 5  # of the end of a failed build
+# BuildKit writes `#5 [2/9] RUN …` or `[base 2/9]`, the classic builder `Step 2/9 : RUN …`.
+_STEP = re.compile(r"^(?:#\d+ \[(?:[^\]\s]+ +)?|Step )(\d+)/(\d+)(?:\] | : )(.*)$", re.MULTILINE)
+# BuildKit runs steps at once, and repeats the one that failed.
+_FAILED = re.compile(r"^ > (?:\[(?:[^\]\s]+ +)?(\d+)/(\d+)\] )?(.*):$", re.MULTILINE)
+# What a builder adds: rules, an excerpt of the Dockerfile, the names of steps and of temporary containers.
+_NOISE = re.compile(
+    r"-{3,}|Step \d+/| > |\s*\d+ \| |[\w./-]*:\d+$|Removing intermediate|Sending build context| ?---> |DEPRECATED|\s+(?:BuildKit is|environment-|Install the)"
+)
+
+
+def build_command(params: Mapping[str, Any], buildkit: bool) -> list[str]:
+    """Return the command that builds an image. One that fails leaves the image of this name as it is.
+
+    :param params: ``reference``, ``context`` (the folder with the Dockerfile), ``build_args``, ``label``.
+    """
+    argv = ["env", f"DOCKER_BUILDKIT={int(buildkit)}", "docker", "build", "--network", "host", *(["--progress", "plain"] if buildkit else [])]
+    for key, value in params["build_args"].items():
+        argv += ["--build-arg", f"{key}={value}"]
+    return [*argv, "--label", f"{BUILD_LABEL}={params['label']}", "--tag", params["reference"], params["context"]]
+
+
+def build_step(log: str) -> str:
+    """Return the step that failed, else the last one that began, such as `step 2 of 9: RUN make`; empty before the first one."""
+    number, total, what = (_FAILED.findall(log) or _STEP.findall(log) or [("", "", "")])[-1]
+    return f"step {number} of {total}: {_clean(what, 80)}" if number else _clean(what, 80)
+
+
+def build_share(log: str) -> int | None:
+    """Return how many per cent of a build's steps have begun; None if not known."""
+    done = [(int(number) - 1) / int(total) for number, total, _what in _STEP.findall(log) if int(total)]
+    return min(int(100 * max(done)), 100) if done else None
+
+
+def _clean(line: str, most: int = 240) -> str:
+    """Return one line without secrets and control characters. A long one keeps its end, where a builder that repeats the command has the exit code."""
+    text = "".join(each for each in str(masked(" ".join(line.split()))) if each.isprintable())
+    return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 2 :]}"
+
+
+def explain_failure(log: str, reference: str) -> str:
+    """Return the step of a failed build, the last lines of its log, and the remedy."""
+    lines = [_clean(line) for line in log.splitlines()[-400:] if line.strip() and not _NOISE.match(line)][-BUILD_LINES:] or ["no output"]
+    remedy = "Remedy: correct the Dockerfile of image.build, or the mod, and run again: finished steps are kept"
+    return "\n".join([f"building {reference} failed in {build_step(log) or 'its first step'}. The last lines of the build:", *lines, remedy])
+
+
+# --- The image layer of a profile's mods: its Dockerfile, and its name.
+# A mod is applied as launch-cluster.sh of eugr/spark-vllm-docker applies it to a container (read 2026-11-26): the folder is /workspace/mods/<name>, where
+# recipes name its files, ``run.sh`` runs in it, and WORKSPACE_DIR is the working directory of the image.
+
+MODS_PLACE = "/workspace/mods"
+_SOURCES = "/opt/gb10-source"
+# Where vLLM is installed, without an import of it. Images of the sources have it in an environment that need not be in PATH.
+_SITE = "import importlib.util as u, os; print(os.path.dirname(os.path.dirname(u.find_spec('vllm').origin)))"
+_PYTHONS = "/opt/env/bin/python /opt/venv/bin/python python3"
+
+
+def is_patch(path: str) -> bool:
+    """Report whether a mod is one patch; it is a folder otherwise."""
+    return path.endswith((".patch", ".diff"))
+
+
+def mod_names(mods: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the name of each mod in the build context, in order."""
+    return [f"{number}-{_name(mod)}" for number, mod in enumerate(mods, 1)]
+
+
+def _name(mod: Mapping[str, Any]) -> str:
+    return re.sub(r"[^\w.-]", "-", mod["path"].rstrip("/").rpartition("/")[2])
+
+
+def _is_remote(mod: Mapping[str, Any]) -> bool:
+    return bool(mod["repository"])
+
+
+def _archive(mod: Mapping[str, Any]) -> str:
+    return f"{mod['repository'].rstrip('/').removesuffix('.git')}/archive/{mod['commit']}.tar.gz"
+
+
+def mods_dockerfile(base: str, mods: Sequence[Mapping[str, Any]]) -> str:
+    """Return the Dockerfile that applies mods, in order, over an image.
+
+    :param base: the image, as ``name@sha256:...`` or ``name:tag``.
+    :param mods: ``repository``, ``commit`` and ``path`` of each. One without a repository is in the build context under its name of :func:`names`.
+    """
+    lines: list[str] = []
+    stages = {archive: f"source-{number}" for number, archive in enumerate(dict.fromkeys(map(_archive, filter(_is_remote, mods))), 1)}
+    for archive, stage in stages.items():
+        unpack = f"mkdir {_SOURCES} && tar -xzf {_SOURCES}.tar.gz -C {_SOURCES} --strip-components=1"
+        lines += [f"FROM {base} AS {stage}", "USER root", f"ADD {archive} {_SOURCES}.tar.gz", f"RUN {unpack}"]
+    lines.append(f"FROM {base}")
+    for mod, context_name in zip(mods, mod_names(mods)):
+        there, copy = f"{MODS_PLACE}/{_name(mod)}", f"COPY {context_name}"
+        if _is_remote(mod):
+            copy = f"COPY --from={stages[_archive(mod)]} {_SOURCES}/{mod['path'].strip('/')}"
+        run = f"cd {there} && bash run.sh"
+        if is_patch(mod["path"]):
+            run = f'for python in {_PYTHONS}; do site=$($python -c "{_SITE}" 2>/dev/null) && break; done; '
+            run += f'cd "${{site:?no Python of the image has vLLM}}" && patch -p1 --batch -i {there}'
+        lines += [f"{copy} {there}", f'RUN export WORKSPACE_DIR="$PWD"; {run}']
+    return "\n".join([*lines, ""])
+
+
+def mods_reference(base: str, mark: str) -> str:
+    """Return the name of the image with the mods: that of its base without the registry, and with 12 digits of the hash of the mods."""
+    registry, slash, rest = base.partition("/")
+    name, _colon, tag = (rest if slash and re.search(r"[.:]|^localhost$", registry) else base).partition(":")
+    return f"{name}:{(tag or 'latest')[:110]}-mods-{mark[:12]}"

@@ -1,0 +1,414 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The memory policy of a node: sysctls with their floor, swap, thrashing, out-of-memory daemons; the watchdog of a frozen node; kho=off."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import MARKER, RECORDS, Editor, HostError, Node, later_lines
+from ansible_collections.gb10.cluster.plugins.module_utils._node import memory, settings
+from ansible_collections.gb10.cluster.plugins.module_utils._node.settings import LEAVE, MASKED, STARTED, STOPPED, SYSCTL_HEADER, Settings, Unit, Wanted
+
+# --- A frozen node reboots itself: systemd's drop-in for the hardware watchdog, and when the device cannot have it.
+# Process 1 resets the watchdog at half of its time. If process 1 does not run, the device resets the node.
+
+WATCHDOG_DROP_IN = "/etc/systemd/system.conf.d/60-gb10-cluster.conf"
+WATCHDOG_DEVICE = "/sys/class/watchdog/watchdog0"
+WATCHDOG_ATTRIBUTES = ("identity", "state", "timeout", "min_timeout", "max_timeout", "nowayout")
+LEAST_SECONDS, MOST_SECONDS = 10, 3600  # a node under load may not run process 1 for a few seconds
+REBOOT_SECONDS = 120  # systemd's 600 is longer than any stop of a node that answers
+PANIC_MOST_SECONDS = 600
+RELOAD_PROBLEM = (
+    f"systemd must be reloaded to change the watchdog ({WATCHDOG_DROP_IN}), and the container of a running engine can lose its GPU then. "
+    "Stop the serving group first (playbooks/stop.yml), then run --tags sysctl again."
+)
+
+
+def read_watchdog(node: Node) -> dict[str, str]:
+    """Return the attributes of the device, empty without one, and as `armed` what systemd uses."""
+    texts = {name: node.read(f"{WATCHDOG_DEVICE}/{name}") for name in WATCHDOG_ATTRIBUTES}
+    found = {name: text.strip() for name, text in texts.items() if text is not None}
+    _rc, out, _err = node.run(["systemctl", "show", "--property", "RuntimeWatchdogUSec", "--value"])
+    return {**found, "armed": out.strip()} if found or node.exists(WATCHDOG_DEVICE) else {}
+
+
+def render_watchdog(seconds: int, device: Mapping[str, str]) -> str:
+    """Return the drop-in of systemd."""
+    reboot = min(REBOOT_SECONDS, int(device.get("max_timeout") or 0) or REBOOT_SECONDS)
+    return f"{SYSCTL_HEADER}\n[Manager]\nRuntimeWatchdogSec={seconds}\nRebootWatchdogSec={reboot}\n"
+
+
+def watchdog_problem(device: Mapping[str, str], seconds: int) -> str:
+    """Return why the watchdog cannot be set; empty if it can."""
+    wanted = f"sysctl_watchdog_seconds is {seconds}"
+    if not device:
+        return (
+            f"{wanted}, but this node has no watchdog device ({WATCHDOG_DEVICE} does not exist). Load its driver now and at boot "
+            f"(on a GB10: modprobe sbsa_gwdt, "
+            "and sbsa_gwdt in /etc/modules-load.d), or set the variable to leave."
+        )
+    name = device.get("identity") or "unknown"
+    low, high = int(device.get("min_timeout") or 0), int(device.get("max_timeout") or 0)
+    if seconds < low or 0 < high < seconds:
+        return f"{wanted}, but the watchdog device ({name}) accepts {low} to {high or MOST_SECONDS} seconds. Choose such a value, or leave."
+    if device.get("nowayout") == "1":
+        return f"The watchdog device ({name}) cannot be stopped (nowayout is 1): sysctl_state: absent would reset the node. Load its driver with nowayout=0."
+    if device.get("state") == "active" and device["armed"] in ("", "0", "infinity"):
+        return f"The watchdog device ({name}) is used by another program than systemd. Stop it, such as watchdog.service, or set leave."
+    return ""
+
+
+def watchdog_mismatch(device: Mapping[str, str], seconds: int, later: Sequence[tuple[str, str]]) -> str:
+    """Return how the device differs after systemd has read the drop-in; empty if it does not. `later` are the lines that systemd reads after it."""
+    state, timeout = device.get("state", "active"), device.get("timeout", str(seconds))
+    if (state, timeout) == ("active", str(seconds)) and device["armed"] not in ("", "0"):
+        return ""
+    places = [f"{place} ({line}) is read after it: remove that line" for place, line in later if line.startswith("RuntimeWatchdogSec")]
+    return (
+        f"The watchdog is not as {WATCHDOG_DROP_IN} sets it: systemd uses {device['armed']}, {WATCHDOG_DEVICE} is {state} with {timeout} s, "
+        f"expected {seconds} s. "
+        f"{'; '.join(places) or 'Read `journalctl -b _PID=1 --grep watchdog`'}."
+    )
+
+
+# --- Kho=off on the kernel command line: what GRUB has, what the running kernel has, and what the role sysctl changes.
+# The kernel's handover (KHO) of DGX OS 7.6 keeps about 9.4 GiB, see `memory.cma_problem`. The role writes the file and runs update-grub.
+
+KHO_FILE = "/etc/default/grub.d/60-gb10-cluster.cfg"
+GRUB_MENU = "/boot/grub/grub.cfg"
+GRUB_PROGRAM = "/usr/sbin/update-grub"
+#: What the role does on a node that it leaves as it is.
+NO_KHO: dict[str, Any] = {"file": KHO_FILE, "menu": GRUB_MENU, "write": False, "remove": False, "stale": False, "reboot_required": False, "message": ""}
+_WORD = r"(?<![\w.=-])kho=off(?![\w.=-])"
+
+
+class Boot(NamedTuple):
+    """The kernel command line of a node, and what sets it."""
+
+    live: bool  # the running kernel has kho=off
+    own: bool  # the role's file is there
+    other: str  # file and line of another tool that sets kho=off
+    menu: bool | None  # GRUB's menu has kho=off; None without GRUB
+    crash: str  # memory that a crash kernel holds
+    boot: str  # the number of this boot
+    kernel: str
+
+
+def read_kho(node: Node) -> Boot:
+    """Read the node."""
+    other = ""
+    for path in ("/etc/default/grub", *node.glob("/etc/default/grub.d/*.cfg")):
+        for number, line in enumerate((node.read(path) or "").splitlines() if path != KHO_FILE else (), 1):
+            if re.match(rf"\s*(?:export\s+)?GRUB_CMDLINE_LINUX(?:_DEFAULT)?\+?=.*{_WORD}", line):
+                other = f"{path}:{number}"
+    menu = node.read(GRUB_MENU) if node.exists(GRUB_PROGRAM) else None
+    return Boot(
+        "kho=off" in (node.read("/proc/cmdline") or "").split(),
+        MARKER in (node.read(KHO_FILE) or ""),
+        other,
+        None if menu is None else re.search(rf"(?m)^\s*linux\b.*{_WORD}", menu) is not None,
+        (node.read("/sys/kernel/kexec_crash_size") or "0").strip(),
+        (node.read("/proc/sys/kernel/random/boot_id") or "").strip(),
+        (node.read("/proc/sys/kernel/osrelease") or "").strip(),
+    )
+
+
+def kho_pending(node: Node) -> str:
+    """Return what the next boot changes, as a phrase; empty if the running kernel is as the role has left the node."""
+    boot = read_kho(node)
+    if boot.own and not boot.live:
+        return f"{KHO_FILE} has kho=off, and the running kernel does not"
+    if boot.live and not boot.own and not boot.other and node.mapping(f"{RECORDS}/sysctl.json").get("kho"):
+        return f"the running kernel has kho=off, and {KHO_FILE} is removed"
+    return ""
+
+
+def _refuse(boot: Boot, write: bool, stale: bool, record: Mapping[str, Any]) -> None:
+    """Refuse kho=off where it cannot work, before anything is written."""
+    if not write or boot.live:
+        return
+    if boot.menu is None:
+        raise HostError(
+            f"sysctl_kho_off needs GRUB, and this node has no {GRUB_PROGRAM} or no {GRUB_MENU}. Add kho=off to the kernel command line in the configuration of "
+            "its boot loader, or set sysctl_kho_off: false."
+        )
+    if boot.crash != "0":
+        raise HostError(
+            f"kho=off is not safe here: /sys/kernel/kexec_crash_size is {boot.crash}, and a crash kernel is reserved. Remove crashkernel= from the kernel "
+            "command line (package kdump-tools), or set sysctl_kho_off: false."
+        )
+    if boot.own and not stale and record.get("boot", boot.boot) != boot.boot:
+        raise HostError(
+            f"{KHO_FILE} and {GRUB_MENU} have kho=off, and the kernel that was started since then does not (/proc/cmdline). Find the boot loader "
+            "or the entry that "
+            "started it and add kho=off there, or set sysctl_kho_off: false."
+        )
+
+
+def _figures(meminfo: Mapping[str, int]) -> dict[str, int]:
+    return {key: meminfo.get(key, 0) for key in ("CmaTotal", "CmaFree", "MemFree")}
+
+
+def _shown(figures: Mapping[str, int]) -> str:
+    return f"CmaFree {figures['CmaFree']} of CmaTotal {figures['CmaTotal']} kB, MemFree {memory.gib(figures['MemFree'])} GiB"
+
+
+def _proof(boot: Boot, record: Mapping[str, Any], meminfo: Mapping[str, int], busy: bool) -> str:
+    """Return what the running kernel shows of kho=off."""
+    problem = memory.cma_problem(meminfo, boot.kernel, "kho=off")
+    if problem:
+        return f"{problem.found}: {problem.remedy}"
+    before = f"; before: {_shown(record['before'])}" if "before" in record and record.get("boot") != boot.boot else ""
+    by = "" if boot.own else f" (set by {boot.other or 'another tool'}, so the role adds nothing)"
+    engine = " while the GPU is in use" if busy else ""
+    return f"kho=off is on the kernel command line{by}, and KHO keeps no memory: {_shown(_figures(meminfo))}{engine}{before}"
+
+
+def plan_kho(boot: Boot, wanted: bool, record: Mapping[str, Any], meminfo: Mapping[str, int], busy: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what the role has to do, and the record to keep while the running kernel can have our kho=off. Raises HostError.
+
+    :param record: what this function returned in the run before.
+    :param busy: a process uses the GPU, so that MemFree does not show what an idle node has.
+    """
+    write = wanted and not boot.other and not (boot.live and boot.menu is None)
+    stale = bool(boot.own or record) and boot.menu is not None and boot.menu != (write or bool(boot.other))
+    _refuse(boot, write, stale, record)
+    done = {**NO_KHO, "write": write, "remove": boot.own and not write, "stale": stale}
+    reboot = "Reboot the node (playbooks/reboot.yml)"
+    if wanted and boot.live:
+        done["message"] = _proof(boot._replace(own=boot.own or write), record, meminfo, busy)
+    elif write:
+        done["message"] = f"kho=off is in {KHO_FILE}, and the running kernel does not have it: {_shown(_figures(meminfo))}. {reboot}"
+    elif wanted:
+        update = "" if boot.menu else ", run update-grub"
+        done["message"] = f"kho=off is in {boot.other}, so the role adds nothing. The running kernel does not have it{update}. {reboot}"
+    elif boot.live and not boot.other and (boot.own or record):
+        done["message"] = f"kho=off is removed from GRUB, and the running kernel still has it. {reboot}"
+    done["reboot_required"] = bool(done["message"]) and boot.live != wanted
+    if write:
+        before = {} if boot.live else {"before": _figures(meminfo)}
+        return done, {"boot": boot.boot, **before} if stale or not boot.own or not record else dict(record)
+    return done, (dict(record) or {"boot": boot.boot}) if done["reboot_required"] and not wanted else {}
+
+
+# --- The memory policy of a node: sysctls with their floor, swap, protection against thrashing, out-of-memory daemons, watchdog, and its cost.
+
+VM = ("watermark_boost_factor", "watermark_scale_factor", "vfs_cache_pressure", "dirty_ratio", "dirty_background_ratio", "overcommit_memory", "swappiness")
+NUMBERS = (*VM, "min_free_kbytes", "lru_gen_min_ttl_ms", "watchdog_seconds", "reboot_on_panic")
+#: Protection against thrashing, milliseconds: the kernel's multi-generational LRU keeps the pages of that time, otherwise the OOM killer runs.
+#: Without it a node that runs out of memory evicts and reads its own programs for minutes before the OOM killer runs.
+TTL, TTL_ENABLED = "/sys/kernel/mm/lru_gen/min_ttl_ms", "/sys/kernel/mm/lru_gen/enabled"
+TTL_DROP_IN = "/etc/tmpfiles.d/60-gb10-cluster.conf"
+#: All of systemd's swap, from /etc/fstab, a partition, zram or a unit, starts with swap.target, which is masked. The services switch swap on themselves.
+SWAP_TARGET = "swap.target"
+SWAP_SERVICES = ("zramswap.service", "zram-config.service", "dphys-swapfile.service", "swapfile.service", "dynamic-swap.service", "swapspace.service")
+EARLYOOM = "earlyoom.service"
+OOMD = ("systemd-oomd.service", "systemd-oomd.socket")
+FILES: dict[str, str | None] = dict.fromkeys((settings.SYSCTL_DROP_IN, TTL_DROP_IN, WATCHDOG_DROP_IN))
+
+
+def room_problem(used_kb: int, available_kb: int, total_kb: int) -> str:
+    """Return why swap cannot be switched off now: its content must fit into memory. Empty if it fits."""
+    if not used_kb or available_kb - used_kb >= min(memory.GIB_KB, total_kb // 20):
+        return ""
+    return (
+        f"Swap contains {memory.gib(used_kb)} GiB and only {memory.gib(available_kb)} GiB of memory are available, so swapoff would freeze the node. "
+        "Stop the serving group first (playbooks/stop.yml), or set sysctl_swap_policy to swappiness0 or leave."
+    )
+
+
+class MemoryPolicy:
+    """The memory policy of one node. All methods raise HostError, UmaError and OSError."""
+
+    def __init__(self, edit: Editor, state: str, params: Mapping[str, Any]) -> None:
+        """Read the node; `params` are the variables of the role sysctl without its prefix."""
+        self.edit = edit
+        self.node = edit.node
+        self.state = state
+        # Without quotes, `off` is a boolean in YAML.
+        self.params = {**params, "swap_policy": "off" if params.get("swap_policy") is False else params.get("swap_policy")}
+        if state == "present":
+            self.params.update({name: settings.whole(name, params[name]) for name in NUMBERS})
+        self.facts = memory.gather(self.node)
+        self.settings = Settings(edit, "sysctl")
+        self.rearm = False
+        self.swap_off_wanted = state == "present" and self.params["swap_policy"] == "off"
+
+    def swaps(self) -> list[memory.Swap]:
+        """Return the swap that is on now."""
+        return memory.parse_swaps(self.node.read("/proc/swaps"))
+
+    def desired(self, stock_floor: int) -> tuple[dict[str, str], str]:
+        """Return the sysctls to set, and the reason of the floor. `stock_floor` is the one before the first run."""
+        params = self.params
+        by_size = {size: int(params[f"min_free_kbytes_{size}"]) for size in ("121", "119")}
+        total, percent = self.facts.meminfo.get("MemTotal", 0), float(params["min_free_percent_other"])
+        floor, reason = settings.choose_floor(str(params["min_free_kbytes"]), total, by_size, percent, stock_floor)
+        values = {**{f"vm.{name}": params[name] for name in VM}, **settings.panic_values(str(params["reboot_on_panic"]))}
+        return settings.desired_sysctls(values, floor, params["swap_policy"], params["settings"]), reason
+
+    def thrashing(self) -> tuple[dict[str, str], str]:
+        """Return the value that protects against thrashing, and a phrase for the message, also on a kernel without it."""
+        option = str(self.params["lru_gen_min_ttl_ms"])
+        if option == LEAVE:
+            return {}, ""
+        if self.node.read(TTL) is None:
+            return {}, "; the kernel has no multi-generational LRU (min_ttl_ms)"
+        if re.fullmatch(r"0x[0-9a-f]*[13579bdf]", (self.node.read(TTL_ENABLED) or "").strip().lower()) is None:
+            return {}, f"; the kernel's multi-generational LRU is switched off ({TTL_ENABLED})"
+        return {TTL: option}, f"; min_ttl_ms is {option}"
+
+    def drop_in_of_systemd(self) -> tuple[str | None, str]:
+        """Return the text of the watchdog's drop-in, and a phrase for the message. Refuses what the device cannot do, and a change under an engine."""
+        option, text = str(self.params["watchdog_seconds"]) if self.state == "present" else LEAVE, None
+        own = self.node.read(WATCHDOG_DROP_IN) or ""
+        if option != LEAVE:
+            self.edit.require_own(WATCHDOG_DROP_IN)
+            device = read_watchdog(self.node)
+            problem = watchdog_problem(device, int(option))
+            if problem:
+                raise HostError(problem)
+            text = render_watchdog(int(option), device)
+            # As after a run that has named a later drop-in, which is removed now. A running engine is not reloaded for it.
+            self.rearm = text == own and bool(watchdog_mismatch(device, int(option), ())) and not self.facts.gpu_users
+        if self.facts.gpu_users and (text or "") != own and (text or MARKER in own):
+            raise HostError(RELOAD_PROBLEM)
+        return text, f"; the watchdog resets a frozen node after {option} s" if text else ""
+
+    def units(self) -> dict[str, Unit]:
+        """Return the units that the policies of swap and of out-of-memory daemons want."""
+        wanted = {**dict.fromkeys(SWAP_SERVICES, STOPPED), SWAP_TARGET: MASKED} if self.swap_off_wanted else {}
+        policy = self.params["oom_policy"]
+        return wanted if policy == LEAVE else {**wanted, EARLYOOM: STARTED if policy == "earlyoom" else STOPPED, OOMD[0]: STOPPED, OOMD[1]: STOPPED}
+
+    def check(self, values: Mapping[str, str], cost_kb: int) -> None:
+        """Refuse what cannot be applied, before anything is changed. `cost_kb` is what MemAvailable loses in this run."""
+        found = settings.overrides(later_lines(self.node, "sysctl.d", settings.SYSCTL_DROP_IN), values)
+        if found:
+            raise HostError(settings.override_message(found, values))
+        meminfo = self.facts.meminfo
+        problem = settings.headroom_problem(meminfo, cost_kb, values.get("vm.min_free_kbytes", ""))
+        if self.swap_off_wanted and not problem:
+            used = sum(swap.used_kb for swap in self.facts.swaps)
+            problem = room_problem(used, meminfo.get("MemAvailable", 0) - max(0, cost_kb), meminfo.get("MemTotal", 0))
+        if problem:
+            raise HostError(problem)
+
+    def swap_off(self) -> None:
+        """Switch swap off."""
+        if self.facts.swaps:
+            devices = [swap.device for swap in self.facts.swaps]
+            self.settings.save(swap=sorted({*self.settings.record.get("swap", []), *devices}))
+            self.edit.step(f"swap off: {', '.join(devices)}")
+            for swap in self.swaps():  # without those that ended with their service
+                self.edit.command("swapoff", swap.device)
+        if self.swaps() and not self.edit.check_mode:
+            parts = [f"{swap.device} ({swap.kind}, {memory.gib(swap.size_kb)} GiB)" for swap in self.swaps()]
+            raise HostError(
+                f"sysctl_swap_policy is off, but swap is on: {'; '.join(parts)}. Find the unit that starts it with `systemctl list-units --type=swap` and "
+                "`journalctl -b | grep -i swap`, and disable it."
+            )
+
+    def swap_back(self) -> bool:
+        """Restore swap, if an earlier run has switched it off; return whether any was on."""
+        devices = self.settings.record.get("swap", [])
+        if devices:
+            self.edit.step(f"swap on again: {', '.join(devices)}")
+            on = [swap.device for swap in self.swaps()]
+            for device in devices:
+                if device not in on and self.node.exists(device) and not device.startswith("/dev/zram"):
+                    self.edit.command("swapon", device)
+        self.settings.save(swap=None)
+        return bool(devices)
+
+    def handover(self, wanted: bool) -> dict[str, Any]:
+        """Return what the role has to do for kho=off, and keep its record. Refuses what cannot work on this node."""
+        if wanted:
+            self.edit.require_own(KHO_FILE)
+        record = self.settings.record.get("kho", {})
+        plan, record = plan_kho(read_kho(self.node), wanted, record, self.facts.meminfo, bool(self.facts.gpu_users))
+        self.settings.save(kho=record)
+        return plan
+
+    def present(self) -> dict[str, Any]:
+        """Apply the policy."""
+        facts, recorded = self.facts, self.settings.record.get("values", {})
+        now = (facts.vm.get("min_free_kbytes", 0), facts.vm.get("watermark_scale_factor", 10))
+        first = (int(recorded.get("vm.min_free_kbytes", now[0])), int(recorded.get("vm.watermark_scale_factor", now[1])))
+        values, reason = self.desired(first[0])
+        then = (int(values.get("vm.min_free_kbytes", now[0])), int(values.get("vm.watermark_scale_factor", now[1])))
+        move = memory.floor_cost_kb(facts.meminfo, facts.zones, now, then)
+        ttl, phrase = self.thrashing()
+        text, watched = self.drop_in_of_systemd()
+        ttl_text = f"{settings.SYSCTL_HEADER}\nw {TTL} - - - - {ttl[TTL]}\n" if ttl else None
+        files = {settings.SYSCTL_DROP_IN: settings.render_sysctls(values), TTL_DROP_IN: ttl_text, WATCHDOG_DROP_IN: text}
+        wanted = Wanted(files, {**values, **ttl}, "", self.units())
+        self.check(values, move)
+        self.settings.check(wanted)
+        handover = self.handover(bool(self.params["kho_off"]))
+
+        packages = self.settings.apply(wanted)
+        swap_again = False
+        if self.swap_off_wanted:
+            self.swap_off()
+        else:
+            swap_again = self.swap_back()
+        if self.rearm:
+            self.edit.step(f"systemd's watchdog: {self.params['watchdog_seconds']} s", "systemctl", "daemon-reload")
+        if text and not self.edit.check_mode:
+            later = later_lines(self.node, "systemd/system.conf", WATCHDOG_DROP_IN)
+            problem = watchdog_mismatch(read_watchdog(self.node), int(self.params["watchdog_seconds"]), later)
+            if problem:
+                raise HostError(problem)
+
+        cost = memory.gib(memory.floor_cost_kb(facts.meminfo, facts.zones, first, then))
+        shown = "vm.min_free_kbytes is left as it is"
+        if reason:
+            shown = f"vm.min_free_kbytes {values['vm.min_free_kbytes']} ({reason}) costs {cost} GiB of MemAvailable"
+        return self.result([f"{shown}; {self.state_message(move, swap_again)}{phrase}{watched}"], handover, packages)
+
+    def absent(self) -> dict[str, Any]:
+        """Restore what was there before the first run."""
+        self.drop_in_of_systemd()
+        self.settings.apply(Wanted(FILES, {}))
+        self.swap_back()
+        handover = self.handover(False)
+        return self.result(["The memory settings are those from before the first run." if self.edit.changes.messages else "Nothing to restore."], handover, [])
+
+    def state_message(self, move_kb: int, swap_again: bool) -> str:
+        """Return what starts on the node afterwards, and the state of swap. `move_kb`: what MemAvailable loses; `swap_again`: swap is on again by this run."""
+        meminfo, swaps = self.facts.meminfo, self.facts.swaps
+        if not self.edit.check_mode and self.edit.changes.messages:
+            meminfo, swaps, move_kb = memory.parse_meminfo(self.node.read("/proc/meminfo")), self.swaps(), 0
+        held = memory.unaccounted_kb(meminfo) if self.facts.gpu_users else 0
+        total = meminfo.get("MemTotal", 0)
+        available = memory.highest_utilization(meminfo.get("MemAvailable", 0) - move_kb + held, total)
+        free = memory.highest_utilization(meminfo.get("MemFree", 0) + held, total)
+        state = "on again" if swap_again else "off"
+        if swaps and not self.swap_off_wanted:
+            state = f"on ({memory.gib(sum(entry.size_kb for entry in swaps))} GiB)"
+        when = ", estimated while the GPU is in use" if self.facts.gpu_users else ""
+        units = {**self.settings.read_units([EARLYOOM, OOMD[0]]), **self.settings.units}
+        daemons = [f"{name.partition('.')[0]} {'runs' if units[name].active else 'is stopped'}" for name in (EARLYOOM, OOMD[0]) if name in units]
+        return (
+            f"vLLM from PR 35356 on (MemAvailable) starts up to gpu_memory_utilization {available:.2f}, "
+            f"older images (MemFree) up to {free:.2f}{when}; swap is {state}; {', '.join(daemons) or 'no out-of-memory daemon is installed'}"
+        )
+
+    def result(self, shown: list[str], handover: Mapping[str, Any], packages: list[str]) -> dict[str, Any]:
+        """Return the module's result."""
+        return {**self.edit.changes.result(), "packages": packages, "kho": handover, "shown": [line for line in (*shown, handover["message"]) if line]}
+
+    def run(self) -> dict[str, Any]:
+        """Apply the state, and return the module's result. A container, whose kernel is the one of the host, is not changed."""
+        if not self.facts.container:
+            return self.present() if self.state == "present" else self.absent()
+        reason = (
+            f"this node is a container ({self.facts.container}), where vm.* and swap belong to the host: nothing was applied, "
+            "run the sysctl role on the host itself"
+        )
+        return self.result([reason], NO_KHO, [])

@@ -1,6 +1,0 @@
-# Copyright: the gb10.cluster authors
-# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-# SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE to the collection: what preflight reads of a node, and versions that are known to fail."""
-
-from __future__ import annotations

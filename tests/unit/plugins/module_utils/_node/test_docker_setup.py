@@ -1,0 +1,183 @@
+"""Docker's settings on a node: what is written, which commands run, and what undo restores."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Editor, HostError, Node
+from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_api import DockerError
+from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_engine import DROP_IN, LIMITS
+from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_setup import Setup
+from unit.fixtures.docker.engine import FakeEngine, serving
+from unit.fixtures.host.tree import Tree
+
+PARAMS: dict[str, Any] = {
+    "memlock": "unlimited", "stack": "67108864", "log_driver": "json-file", "log_opts": {"max-size": "50m"}, "live_restore": "leave", "cdi_refresh": True,
+    "compose_minimum": "2.18", "packages": [], "installed": [], "remove_packages": False, "serving_label": "gb10.cluster.group", "restart": "idle",
+    "start_timeout": 1,
+}  # fmt: skip
+DAEMON_JSON = "/etc/docker/daemon.json"
+RUNNING = "LoadState=loaded\nActiveState=active\nUnitFileState=enabled\nMainPID=77\nInvocationID=i1\nLimitMEMLOCK=infinity\n"
+RANK = {"Id": "1", "Names": ["/rank0"], "Labels": {"gb10.cluster.group": "pair1"}}
+WEB = {"Id": "2", "Names": ["/web"], "Labels": {}}
+RESTART = "systemctl restart docker.service"
+CDI = "systemctl list-unit-files --no-legend nvidia-cdi-refresh.path"
+
+
+class Machine(Tree):
+    """A folder, the replies of commands by the beginning of their line, and the engine's API. It records the commands."""
+
+    def __init__(self, root: Path, engine: FakeEngine) -> None:
+        super().__init__(root)
+        self.engine = engine
+        self.commands: list[str] = []
+        self.replies = {"systemctl show": (0, RUNNING), "docker compose version": (0, "2.26.1\n"), "systemctl": (0, ""), "docker": (0, "")}
+        self.put(DAEMON_JSON, '{"runtimes": {}}\n')
+        self.put("/proc/1/limits", "Max locked memory         8388608              8388608              bytes\n")
+        self.put("/proc/77/limits", "Max locked memory         unlimited            unlimited            bytes\n")
+        self.put("/proc/77/cmdline", "dockerd\0")
+
+    def run(self, argv: Sequence[str]) -> tuple[int, str, str]:
+        line = " ".join(argv)
+        self.commands.append(line)
+        rc, text = next((reply for start, reply in sorted(self.replies.items(), reverse=True) if line.startswith(start)), (127, ""))
+        return rc, text if rc == 0 else "", text
+
+    def docker(self, state: str = "present", check: bool = False, raisable: bool = True, **params: Any) -> dict[str, Any]:
+        self.commands.clear()
+        return Setup(Editor(Node(str(self.root), self.run), check), state, {**PARAMS, **params}, lambda _memlock: raisable, 0.0).run()
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    (tmp_path / "var/run").mkdir(parents=True)
+    with serving(tmp_path / "var/run/docker.sock") as engine:
+        yield Machine(tmp_path, engine)
+
+
+def test_sets_repeats_nothing_and_restores_every_byte(machine: Machine) -> None:
+    before = machine.etc()
+    predicted = machine.docker(check=True)
+    assert machine.etc() == before
+    result = machine.docker()
+    assert (predicted["changes"], predicted["diff"]) == (result["changes"], result["diff"])
+    started = machine.commands.index(RESTART)
+    assert (result["restarted"], "gb10 hold docker" in machine.commands[started - 2], "gb10 release docker" in machine.commands[started + 1]) == (True,) * 3
+    data = json.loads(machine.get(DAEMON_JSON))
+    assert data["default-ulimits"]["memlock"] == {"Name": "memlock", "Hard": -1, "Soft": -1}
+    assert data["log-opts"] == {"max-size": "50m"}
+    assert "LimitMEMLOCK=infinity" in machine.get(DROP_IN)
+    assert machine.docker()["changed"] is False
+    assert machine.docker("absent", check=True)["changes"] == machine.docker("absent")["changes"]
+    assert machine.etc() == before
+    assert not (machine.root / "etc/systemd/system/docker.service.d").exists()
+    assert not (machine.root / "var/lib/gb10-cluster").exists()
+    assert machine.docker("absent")["changed"] is False
+
+
+@pytest.mark.parametrize(("container", "policy"), [(RANK, "idle"), (WEB, "idle"), (RANK, "needed"), (None, "never")])
+def test_a_restart_waits_for_the_containers_or_the_policy(machine: Machine, container: dict[str, Any] | None, policy: str) -> None:
+    machine.engine.containers = {"x": container} if container else {}
+    result = machine.docker(restart=policy)
+    assert (result["changed"], result["restarted"], result["restart_required"], bool(result["shown"])) == (True, False, policy != "idle", policy != "idle")
+    assert not {RESTART, "systemctl daemon-reload"} & set(machine.commands)
+    machine.engine.containers = {}
+    assert machine.docker()["restarted"] is True
+    assert machine.docker()["changed"] is False
+
+
+def test_a_restart_by_the_user_applies_what_was_pending(machine: Machine) -> None:
+    machine.engine.containers = {"x": RANK}
+    machine.docker(restart="needed")
+    machine.replies["systemctl show"] = (0, RUNNING.replace("i1", "i2"))
+    result = machine.docker(restart="needed")
+    assert (result["changed"], result["restart_required"]) == (False, False)
+
+
+def test_live_restore_is_reloaded_under_running_containers(machine: Machine) -> None:
+    machine.docker()
+    machine.engine.containers = {"x": RANK}
+    machine.docker(live_restore="true")
+    assert "systemctl reload docker.service" in machine.commands
+    assert RESTART not in machine.commands
+
+
+def test_an_engine_that_does_not_answer_is_not_restarted(machine: Machine) -> None:
+    (machine.root / "var/run/docker.sock").unlink()
+    with pytest.raises(DockerError, match="No Docker Engine answers"):
+        machine.docker()
+    assert RESTART not in machine.commands
+
+
+def test_a_stopped_engine_is_started_enabled_and_disabled_by_undo(machine: Machine) -> None:
+    stopped = "LoadState=loaded\nActiveState=inactive\nUnitFileState=disabled\nMainPID=0\nInvocationID=\nLimitMEMLOCK=infinity\n"
+    machine.replies["systemctl show"] = (0, stopped)
+    assert {"docker.service enabled", "docker.service started"} <= set(machine.docker()["changes"])
+    machine.replies["systemctl show"] = (0, RUNNING)
+    machine.docker("absent")
+    assert "systemctl disable --no-reload docker.service" in machine.commands
+
+
+def test_missing_packages_are_reported_and_nothing_is_changed_without_them(machine: Machine) -> None:
+    machine.replies["docker compose version"] = (1, "")
+    assert machine.docker(check=True)["packages"] == ["docker-compose"]
+    before = machine.etc()
+    assert (machine.docker()["packages"], machine.docker()["changed"], machine.etc()) == (["docker-compose"], False, before)
+    with pytest.raises(DockerError, match="although docker-compose was installed just now"):
+        machine.docker(installed=["docker-compose"])
+
+
+def test_cdi_refresh_is_enabled_and_disabled_by_undo(machine: Machine) -> None:
+    machine.replies[CDI] = (0, "nvidia-cdi-refresh.path disabled enabled\nnvidia-cdi-refresh.service enabled enabled\n")
+    assert "nvidia-cdi-refresh.path enabled" in machine.docker()["changes"]
+    machine.docker("absent")
+    assert [line for line in machine.commands if "disable " in line] == ["systemctl disable --no-reload nvidia-cdi-refresh.path"]
+
+
+def test_a_file_that_dockerd_refuses_is_not_written(machine: Machine) -> None:
+    before = machine.etc()
+    machine.replies["dockerd --validate"] = (1, "unknown key x")
+    with pytest.raises(DockerError, match=r"dockerd refuses the merged .*unknown key x"):
+        machine.docker()
+    assert machine.etc() == before
+
+
+REFUSALS: dict[str, tuple[dict[str, tuple[int, str]], dict[str, Any], str]] = {
+    "not attainable": ({}, {"raisable": False}, "Set docker_memlock: 8388608 for it in the inventory"),
+    "no unit": ({"systemctl show": (0, "LoadState=not-found\n")}, {}, "without a docker.service"),
+    "failed restart": ({"systemctl restart": (1, "Job failed.")}, {}, "systemctl failed .*Job failed.*systemctl restart"),
+    "another drop-in": ({"systemctl show": (0, RUNNING.replace("infinity", "8388608"))}, {}, "Another drop-in wins"),
+}
+
+
+@pytest.mark.parametrize(("replies", "params", "message"), REFUSALS.values(), ids=REFUSALS.keys())
+def test_refusals(machine: Machine, replies: dict[str, tuple[int, str]], params: dict[str, Any], message: str) -> None:
+    machine.replies.update(replies)
+    with pytest.raises((DockerError, HostError), match=message):
+        machine.docker(**params)
+
+
+def test_a_file_of_another_owner_stays(machine: Machine) -> None:
+    machine.put(LIMITS, "* hard memlock 5\n")
+    with pytest.raises(HostError, match="is not managed by"):
+        machine.docker()
+    assert machine.docker("absent")["left"]
+    assert machine.get(LIMITS) == "* hard memlock 5\n"
+
+
+def test_removes_only_installed_packages_and_never_under_a_serving_container(machine: Machine) -> None:
+    machine.docker(installed=["docker.io"])
+    machine.engine.containers = {"x": RANK}
+    assert any("rank0 serves and goes on" in line for line in machine.docker("absent", check=True)["shown"])
+    with pytest.raises(DockerError, match=r"rank0 is serving\. Nothing was changed"):
+        machine.docker("absent", remove_packages=True)
+    machine.engine.containers = {}
+    with pytest.raises(HostError, match="apt-get remove"):
+        machine.docker("absent", remove_packages=True)
+    machine.replies["env DEBIAN_FRONTEND"] = (0, "")
+    assert "docker.io removed" in machine.docker("absent", remove_packages=True)["changes"]
+    assert machine.docker("absent", remove_packages=True)["changed"] is False

@@ -1,0 +1,222 @@
+"""kho=off: what the role does about GRUB, when it refuses, and what the running kernel proves after the reboot."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import HostError, Node
+from ansible_collections.gb10.cluster.plugins.module_utils._node import tuning
+from playbook import REPO
+from unit.plugins.module_utils._node.test_tuning import Machine, meminfo
+
+GRUB, RECORD = "/etc/default/grub", "/var/lib/gb10-cluster/sysctl.json"
+TEXT = (REPO / "roles/sysctl/files/60-gb10-cluster.cfg").read_text(encoding="utf-8")
+LEAK = {"MemFree": 88.0, "MemAvailable": 87.0, "CmaTotal": 0, "CmaFree": 940604 / 1024**2}
+
+
+class Spark(Machine):
+    """A node with GRUB. `update_grub` and `reboot` do what the role's handler and a boot do."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.put(GRUB, 'GRUB_CMDLINE_LINUX_DEFAULT="quiet"\n# GRUB_CMDLINE_LINUX="kho=off"\n')
+        self.put(tuning.GRUB_PROGRAM, "")
+        self.put("/sys/kernel/kexec_crash_size", "0\n")
+        self.put("/proc/meminfo", meminfo(**LEAK))
+        self.boots = 0
+        self.update_grub()
+        self.reboot()
+
+    def update_grub(self) -> None:
+        script = f'for each in {GRUB} {GRUB}.d/*.cfg; do test -f "$each" && . "$each"; done; echo "$GRUB_CMDLINE_LINUX $GRUB_CMDLINE_LINUX_DEFAULT"'
+        done = subprocess.run(["sh", "-c", script.replace("/etc/", f"{self.root}/etc/")], check=True, capture_output=True, text=True)
+        self.put(tuning.GRUB_MENU, f"menuentry {{\n\tlinux /vmlinuz root=UUID=1 {done.stdout}}}\n")
+
+    def reboot(self) -> None:
+        words = self.get(tuning.GRUB_MENU).split("linux ")[1].strip(" \n}")
+        self.boots += 1
+        self.put("/proc/cmdline", f"{words}\n")
+        self.put("/proc/sys/kernel/random/boot_id", f"{self.boots}\n")
+        off = "kho=off" in words.split()
+        self.put("/proc/meminfo", meminfo(MemFree=114.0, MemAvailable=113.0, CmaTotal=0, CmaFree=0) if off else meminfo(**LEAK))
+
+    def apply(self, wanted: bool = True, state: str = "present", menu: bool = True) -> dict[str, Any]:
+        """Run the module, and do what the role does with its result."""
+        done: dict[str, Any] = self.tune(state, kho_off=wanted)["kho"]
+        if done["write"]:
+            self.put(tuning.KHO_FILE, TEXT)
+        elif done["remove"]:
+            (self.root / tuning.KHO_FILE[1:]).unlink()
+        if menu:
+            self.update_grub()
+        return done
+
+    def pending(self) -> str:
+        return tuning.kho_pending(Node(str(self.root)))
+
+
+@pytest.fixture
+def spark(tmp_path: Path) -> Spark:
+    return Spark(tmp_path)
+
+
+def todo(done: dict[str, Any]) -> list[str]:
+    return [key for key in ("write", "remove", "stale", "reboot_required") if done[key]]
+
+
+def test_memory_is_back_after_the_reboot_and_stays_when_repeated(spark: Spark) -> None:
+    assert spark.tune(check=True, kho_off=True)["kho"]["write"]
+    assert not spark.get(RECORD), "check mode writes nothing"
+    first = spark.apply()
+    assert todo(first) == ["write", "reboot_required"]
+    assert "the running kernel does not have it: CmaFree 940604 of CmaTotal 0 kB, MemFree 88.0 GiB. Reboot the node" in first["message"]
+    assert todo(spark.apply()) == ["write", "reboot_required"], "the file is there, and the menu fits"
+    assert spark.pending() == f"{tuning.KHO_FILE} has kho=off, and the running kernel does not"
+    spark.reboot()
+    after = spark.apply()
+    assert todo(after) == ["write"]
+    assert after["message"] == (
+        "kho=off is on the kernel command line, and KHO keeps no memory: CmaFree 0 of CmaTotal 0 kB, MemFree 114.0 GiB; "
+        "before: CmaFree 940604 of CmaTotal 0 kB, MemFree 88.0 GiB"
+    )
+    assert spark.pending() == ""
+
+
+@pytest.mark.parametrize(("wanted", "state"), [(False, "present"), (True, "absent")])
+def test_undo_removes_the_file_and_reports_the_running_kernel_until_the_reboot(spark: Spark, wanted: bool, state: str) -> None:
+    files = spark.etc()
+    spark.apply()
+    spark.reboot()
+    removed = spark.apply(wanted, state)
+    assert todo(removed) == ["remove", "stale", "reboot_required"]
+    assert "kho=off is removed from GRUB, and the running kernel still has it. Reboot the node" in removed["message"]
+    again = spark.apply(wanted, state)
+    assert (todo(again), again["message"]) == (["reboot_required"], removed["message"])
+    assert spark.pending() == f"the running kernel has kho=off, and {tuning.KHO_FILE} is removed"
+    spark.reboot()
+    assert (todo(spark.apply(wanted, state)), spark.pending()) == ([], "")
+    spark.apply(state="absent")
+    assert spark.etc() == files
+    assert not spark.get(RECORD)
+
+
+def test_undo_before_the_reboot_needs_none(spark: Spark) -> None:
+    spark.apply()
+    assert todo(spark.apply(False)) == ["remove", "stale"]
+    assert (todo(spark.apply(False)), spark.pending()) == ([], "")
+
+
+def test_default_reports_nothing_about_a_kho_off_of_another_tool(spark: Spark) -> None:
+    spark.put("/proc/cmdline", "quiet kho=off\n")
+    done = spark.apply(False)
+    assert (todo(done), done["message"], spark.pending()) == ([], "", "")
+
+
+@pytest.mark.parametrize("path", [GRUB, f"{GRUB}.d/50-mine.cfg", f"{GRUB}.d/90-mine.cfg"])
+def test_a_file_of_another_tool_is_respected(spark: Spark, path: str) -> None:
+    spark.put(path, '# mine\nGRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX kho=off"\n')
+    new = spark.apply()
+    assert todo(new) == ["reboot_required"]
+    assert f"kho=off is in {path}:2, so the role adds nothing. The running kernel does not have it, run update-grub. Reboot" in new["message"]
+    spark.reboot()
+    after = spark.apply()
+    assert todo(after) == []
+    assert f"(set by {path}:2, so the role adds nothing), and KHO keeps no memory: CmaFree 0" in after["message"]
+    assert not spark.get(tuning.KHO_FILE)
+
+
+def test_our_file_goes_if_another_one_sets_it(spark: Spark) -> None:
+    spark.apply()
+    spark.put(GRUB, 'GRUB_CMDLINE_LINUX="kho=off"\n')
+    assert spark.tune(kho_off=True)["kho"]["remove"]
+
+
+@pytest.mark.parametrize("default", ["quiet kho=off", "kho=off"])
+def test_our_file_does_not_repeat_the_word(spark: Spark, default: str) -> None:
+    spark.put(GRUB, f'GRUB_CMDLINE_LINUX="x"\nGRUB_CMDLINE_LINUX_DEFAULT="{default}"\n')
+    spark.put(tuning.KHO_FILE, TEXT)
+    spark.update_grub()
+    assert spark.get(tuning.GRUB_MENU).count("kho=off") == 1
+
+
+def test_a_menu_that_an_earlier_run_has_not_updated_is_stale(spark: Spark) -> None:
+    spark.apply(menu=False)
+    assert todo(spark.apply()) == ["write", "stale", "reboot_required"]
+    spark.reboot()
+    spark.apply(False, menu=False)
+    assert "stale" in todo(spark.apply(False))
+
+
+def test_memory_that_does_not_come_back_is_reported_with_the_remedy(spark: Spark) -> None:
+    spark.apply()
+    spark.reboot()
+    spark.put("/proc/meminfo", meminfo(**LEAK))
+    text = spark.apply()["message"]
+    assert text.startswith("CmaFree is 940604 kB with CmaTotal 0 kB")
+    assert "kho=off is on the kernel command line already, so reboot into kernel 6.17.0-1032" in text
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "sentence"),
+    [
+        (tuning.GRUB_PROGRAM, None, "sysctl_kho_off needs GRUB, and this node has no /usr/sbin/update-grub or no /boot/grub/grub.cfg"),
+        (tuning.GRUB_MENU, None, "sysctl_kho_off needs GRUB"),
+        ("/sys/kernel/kexec_crash_size", "536870912\n", "kho=off is not safe here: /sys/kernel/kexec_crash_size is 536870912"),
+        (tuning.KHO_FILE, "GRUB_TIMEOUT=1\n", "exists and is not managed by gb10.cluster"),
+    ],
+)
+def test_refuses_before_anything_is_written(spark: Spark, path: str, text: str | None, sentence: str) -> None:
+    if text is None:
+        (spark.root / path[1:]).unlink()
+    else:
+        spark.put(path, text)
+    files, floor = spark.etc(), spark.get("/proc/sys/vm/min_free_kbytes")
+    with pytest.raises(HostError, match=sentence):
+        spark.tune(kho_off=True)
+    assert (spark.etc(), spark.get("/proc/sys/vm/min_free_kbytes"), spark.get(RECORD)) == (files, floor, "")
+
+
+def test_a_boot_loader_without_grub_that_has_it_is_enough(spark: Spark) -> None:
+    (spark.root / tuning.GRUB_PROGRAM[1:]).unlink()
+    spark.put("/proc/cmdline", "quiet kho=off\n")
+    spark.put("/proc/meminfo", meminfo(MemFree=114.0, MemAvailable=113.0))
+    done = spark.tune(kho_off=True)["kho"]
+    assert todo(done) == []
+    assert "(set by another tool, so the role adds nothing)" in done["message"]
+
+
+def test_a_kernel_that_was_not_started_from_the_menu_is_refused(spark: Spark) -> None:
+    spark.apply()
+    spark.reboot()
+    spark.put("/proc/cmdline", "quiet\n")
+    with pytest.raises(HostError, match="have kho=off, and the kernel that was started since then does not"):
+        spark.tune(kho_off=True)
+
+
+# --- The watchdog's drop-in, and the limits of its device.
+
+SBSA = {"identity": "SBSA Generic Watchdog", "state": "inactive", "timeout": "10", "min_timeout": "3", "max_timeout": "0", "nowayout": "0", "armed": "0"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "seconds", "message"),
+    [
+        ({}, 60, ""),
+        ({"state": "active", "timeout": "20", "armed": "20s"}, 60, ""),
+        ({"max_timeout": "20"}, 60, r"accepts 3 to 20 seconds\. Choose such a value, or leave"),
+        ({"min_timeout": "15"}, 10, "accepts 15 to 3600 seconds"),
+        ({"nowayout": "1"}, 60, r"cannot be stopped \(nowayout is 1\): .* would reset the node"),
+    ],
+)
+def test_the_device_limits_the_watchdog(changes: dict[str, str], seconds: int, message: str) -> None:
+    found = tuning.watchdog_problem({**SBSA, **changes}, seconds)
+    assert bool(found) is bool(message)
+    assert re.search(message, found)
+
+
+def test_the_watchdog_of_a_reboot_fits_the_device() -> None:
+    assert tuning.render_watchdog(20, {**SBSA, "max_timeout": "30"}).endswith("RuntimeWatchdogSec=20\nRebootWatchdogSec=30\n")

@@ -1,0 +1,281 @@
+"""Reading model folders, recording hashes, installing files: on real folders."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node
+from ansible_collections.gb10.cluster.plugins.module_utils._node import manifest, model_folder
+from ansible_collections.gb10.cluster.plugins.module_utils._node.manifest import ManifestError
+from unit.fixtures.page_cache import cached_share, needs_page_cache
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    """Return a node whose records are in a folder of their own. Models and caches have their real paths."""
+    (tmp_path / "node").mkdir()
+    return Node(str(tmp_path / "node"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "store" / "m"
+    path.mkdir(parents=True)
+    (path / "a.safetensors").write_bytes(b"a" * 1000)
+    (path / "config.json").write_text("{}")
+    return path
+
+
+def read(node: Node, folder: Path, layout: str = "directory", fresh: bool = False, save: bool = True) -> dict[str, Any]:
+    return model_folder.read(node, str(folder), layout, "main", fresh, save)
+
+
+def hub(tmp_path: Path, blob: bytes = b"weights", name: str = "") -> Path:
+    root = tmp_path / "store" / "models--o--n"
+    name = name or hashlib.sha256(blob).hexdigest()
+    for part in ("blobs", "refs", "snapshots/abc"):
+        (root / part).mkdir(parents=True)
+    (root / "blobs" / name).write_bytes(blob)
+    small = hashlib.sha1(b"blob 2\0{}").hexdigest()
+    (root / "blobs" / small).write_text("{}")
+    (root / "refs/main").write_text("abc")
+    (root / "snapshots/abc/model.safetensors").symlink_to(f"../../blobs/{name}")
+    (root / "snapshots/abc/config.json").symlink_to(f"../../blobs/{small}")
+    return root
+
+
+def test_folder_is_read(node: Node, folder: Path) -> None:
+    found = read(node, folder)
+    assert found["files"]["a.safetensors"]["sha256"] == hashlib.sha256(b"a" * 1000).hexdigest()
+    assert found["selected"] == ["a.safetensors", "config.json"]
+    assert found["bytes"] == 1002
+    assert found["free_bytes"] > 0
+    assert manifest.complete(found)
+
+
+def test_hashes_are_valid_until_a_file_changes(node: Node, folder: Path) -> None:
+    assert read(node, folder)["hashed_bytes"] == 1002
+    assert read(node, folder)["hashed_bytes"] == 0
+    assert read(node, folder, fresh=True)["hashed_bytes"] == 1002
+    info = (folder / "config.json").stat()
+    (folder / "config.json").write_text("[]")
+    os.utime(folder / "config.json", ns=(info.st_atime_ns, info.st_mtime_ns))
+    again = read(node, folder)
+    assert again["hashed_bytes"] == 2, "another ctime is enough"
+    assert again["files"]["config.json"]["sha256"] == hashlib.sha256(b"[]").hexdigest()
+
+
+def test_record_is_not_written_in_check_mode(node: Node, folder: Path) -> None:
+    read(node, folder, save=False)
+    assert node.listdir("/var/lib/gb10-cluster") == []
+
+
+def test_missing_folder_is_not_an_error(node: Node, tmp_path: Path) -> None:
+    found = read(node, tmp_path / "nowhere" / "m")
+    assert not found["exists"]
+    assert found["free_bytes"] > 0
+
+
+def test_hub_cache_is_read(node: Node, tmp_path: Path) -> None:
+    found = read(node, hub(tmp_path), "hub")
+    assert found["commit"] == "abc"
+    assert found["damaged"] == found["missing"] == found["problems"] == []
+    assert len(found["selected"]) == 5
+    assert manifest.complete(found) is True
+
+
+def test_blobs_are_checked_against_their_names(node: Node, tmp_path: Path) -> None:
+    root = hub(tmp_path, b"rot", hashlib.sha256(b"weights").hexdigest())
+    found = read(node, root, "hub")
+    assert found["damaged"] == ["blobs/" + hashlib.sha256(b"weights").hexdigest()]
+
+
+def test_link_without_its_blob_is_missing(node: Node, tmp_path: Path) -> None:
+    root = hub(tmp_path)
+    next(p for p in (root / "blobs").iterdir() if len(p.name) == 64).unlink()
+    assert read(node, root, "hub")["missing"] == ["snapshots/abc/model.safetensors"]
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_unfinished_downloads(node: Node, tmp_path: Path, finished: bool) -> None:
+    root = hub(tmp_path)
+    name = next(p.name for p in (root / "blobs").iterdir() if len(p.name) == 64) if finished else "f" * 64
+    (root / "blobs" / f"{name}.1a2b.incomplete").write_bytes(b"x")
+    assert bool(read(node, root, "hub")["incomplete"]) is not finished
+
+
+def test_unfinished_downloads_of_a_plain_folder(node: Node, folder: Path) -> None:
+    (folder / ".cache/huggingface/download").mkdir(parents=True)
+    (folder / ".cache/huggingface/download/x.incomplete").write_bytes(b"x")
+    assert read(node, folder)["incomplete"] == [".cache/huggingface/download/x.incomplete"]
+
+
+def test_metadata_of_a_download_shows_damage(node: Node, folder: Path) -> None:
+    where = folder / ".cache/huggingface/download"
+    where.mkdir(parents=True)
+    (where / "a.safetensors.metadata").write_text(f"commit\n{hashlib.sha256(b'other').hexdigest()}\n1.0\n")
+    assert read(node, folder)["damaged"] == ["a.safetensors"]
+
+
+def test_pipes_and_links_to_the_outside_are_problems(node: Node, folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+    (folder / "out.json").symlink_to("/etc/hostname")
+    (folder / "up.json").symlink_to("../../x")
+    problems = "; ".join(read(node, folder)["problems"])
+    for name in ("pipe is not a file", "out.json is a link to /etc/hostname", "up.json is a link to ../../x"):
+        assert name in problems
+
+
+def test_missing_shard_is_named(node: Node, folder: Path) -> None:
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"x": "a.safetensors", "y": "gone.safetensors"}}')
+    assert read(node, folder)["missing"] == ["gone.safetensors"]
+
+
+def fetched(path: Path, name: str, data: bytes) -> dict[str, Any]:
+    """Write a file to the place where a fetch leaves it."""
+    digest = hashlib.sha256(data).hexdigest()
+    staging = Path(model_folder.staging_path(str(path)))
+    staging.mkdir(0o700, exist_ok=True)
+    (staging / name).parent.mkdir(parents=True, exist_ok=True)
+    (staging / name).write_bytes(data)
+    return {"path": name, "size": len(data), "sha256": digest, "mtime_ns": 1_700_000_000_123_456_789}
+
+
+def test_fetched_files_are_installed_and_recorded(node: Node, tmp_path: Path) -> None:
+    path = tmp_path / "store" / "m"
+    path.parent.mkdir()
+    one, two = fetched(path, "a.safetensors", b"a"), fetched(path, "deep/er/b.json", b"{}")
+    three = fetched(path, "c.json", b"{}")
+    model_folder.install(node, str(path), [one, two, three], {"l.json": "c.json"}, [])
+    assert (path / "deep/er/b.json").read_text() == (path / "c.json").read_text() == (path / "l.json").read_text() == "{}"
+    assert (path / "a.safetensors").stat().st_mtime_ns == one["mtime_ns"]
+    assert (path / "a.safetensors").stat().st_mode & 0o777 == 0o644
+    assert not Path(model_folder.staging_path(str(path))).exists()
+    found = read(node, path)
+    assert found["hashed_bytes"] == 0, "the fetch has just hashed them"
+    assert found["copied"] == ["a.safetensors", "c.json", "deep/er/b.json", "l.json"]
+
+
+def test_an_installed_file_leaves_no_page_cache(node: Node, tmp_path: Path) -> None:
+    needs_page_cache(tmp_path)
+    path = tmp_path / "store" / "m"
+    path.parent.mkdir()
+    model_folder.install(node, str(path), [fetched(path, "a.json", bytes(1 << 20))], {}, [])
+    assert cached_share(path / "a.json") == 0
+
+
+def test_hashing_leaves_no_page_cache(tmp_path: Path) -> None:
+    needs_page_cache(tmp_path)
+    path = tmp_path / "a"
+    path.write_bytes(os.urandom(9 << 20))
+    os.sync()
+    assert model_folder.sha256_file(os.open(path, os.O_RDONLY)) == hashlib.sha256(path.read_bytes()).hexdigest()
+    model_folder.sha256_file(os.open(path, os.O_RDONLY))
+    assert cached_share(path) == 0
+
+
+def test_absent_removes_only_unchanged_copies(node: Node, tmp_path: Path, folder: Path) -> None:
+    one, two = fetched(folder, "new.safetensors", b"n"), fetched(folder, "a.safetensors", b"repaired")
+    three = fetched(folder, "edited.json", b"1")
+    model_folder.install(node, str(folder), [one, two, three], {}, [])
+    (folder / "edited.json").write_text("by the user")
+    assert model_folder.absent(node, str(folder), check=True) == (["new.safetensors"], ["edited.json"])
+    assert (folder / "new.safetensors").exists()
+    removed, left = model_folder.absent(node, str(folder), check=False)
+    assert (removed, left) == (["new.safetensors"], ["edited.json"])
+    assert sorted(p.name for p in folder.iterdir()) == ["a.safetensors", "config.json", "edited.json"], "files of the user stay, repaired ones too"
+    assert model_folder.absent(node, str(folder), check=False) == ([], [])
+
+
+def test_absent_removes_a_folder_that_is_empty_then(node: Node, tmp_path: Path) -> None:
+    path = tmp_path / "store" / "m"
+    path.parent.mkdir()
+    model_folder.install(node, str(path), [fetched(path, "d/a.safetensors", b"a")], {}, [])
+    model_folder.absent(node, str(path), check=False)
+    assert list(path.parent.iterdir()) == []
+
+
+def test_agreed_files_are_recorded(node: Node, folder: Path) -> None:
+    found = read(node, folder)
+    model_folder.agree(node, str(folder), found["files"])
+    again = read(node, folder)
+    assert again["agreed"]["config.json"][0] == 2
+    assert again["hashed_bytes"] == 0, "the recorded hashes stay"
+
+
+def test_disk_space_of_an_interrupted_copy_is_counted(folder: Path) -> None:
+    fetched(folder, "sub/x", b"12345")
+    assert model_folder.staged(str(folder)) == {"sub/x": 5}
+
+
+# --- Compile caches on a node: creation, removal, and what a hostile container can leave there.
+
+KEY, OTHER = "0123456789ab", "ba9876543210"
+GROUP = "/opt/gb10-cluster/vllm_tp2/pair1"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    (tmp_path / "models").mkdir()
+    return tmp_path / "models"
+
+
+def fill(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+
+
+def prepare(node: Node, store: Path, keys: list[str], kept: set[str] | None = None, check: bool = False) -> tuple[list[str], list[str]]:
+    names = [str(store / f"vllm-cache-{key}") for key in keys]
+    return model_folder.prepare_caches(node, GROUP, names, {str(store / name) for name in kept or set()}, str(store), ["triton", "deep_gemm"], check)
+
+
+def test_a_link_in_place_of_the_cache_is_refused(node: Node, store: Path, tmp_path: Path) -> None:
+    """Docker would follow it and mount its target writable."""
+    (tmp_path / "etc").mkdir()
+    (store / f"vllm-cache-{KEY}").symlink_to(tmp_path / "etc")
+    with pytest.raises(ManifestError, match="is a link to"):
+        prepare(node, store, [KEY])
+
+
+@pytest.mark.parametrize(("path", "store_of"), [("/etc/x-0123456789ab", "/srv/models"), ("/srv/models/../x", "/srv/models"), ("/x", "/"), ("/x", "")])
+def test_a_cache_outside_the_model_store_is_refused(path: str, store_of: str) -> None:
+    with pytest.raises(ManifestError, match="is not below the model store"):
+        model_folder.cache_place_of(path, store_of)
+
+
+def test_creates_a_cache_once_with_the_folders_of_the_compilers(node: Node, store: Path) -> None:
+    """DeepGEMM keeps no kernel if its folder does not exist when it is imported."""
+    path = str(store / f"vllm-cache-{KEY}")
+    assert prepare(node, store, [KEY], check=True) == ([path], [])
+    assert list(store.iterdir()) == []
+    assert node.load_record(model_folder.CACHES_RECORD) == {}
+    assert prepare(node, store, [KEY]) == ([path], [])
+    assert sorted(each.name for each in (store / f"vllm-cache-{KEY}").iterdir()) == ["deep_gemm", "triton"]
+    assert prepare(node, store, [KEY], check=True) == prepare(node, store, [KEY]) == ([], [])
+
+
+def test_a_new_cache_has_owner_and_mode_of_the_one_before(node: Node, store: Path) -> None:
+    prepare(node, store, [KEY])
+    (store / f"vllm-cache-{KEY}").chmod(0o2770)
+    prepare(node, store, [OTHER])
+    assert (store / f"vllm-cache-{OTHER}").stat().st_mode & 0o7777 == 0o770
+    assert (store / f"vllm-cache-{OTHER}/triton").stat().st_mode & 0o7777 == 0o770
+
+
+def test_keeps_the_caches_of_kept_releases_and_removes_the_others(node: Node, store: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    fill(outside, "keep")
+    prepare(node, store, [KEY])
+    (store / f"vllm-cache-{KEY}" / "link").symlink_to(outside)
+    fill(store, f"vllm-cache-{KEY}/triton/k", "vllm-cache-ffffffffffff/of-the-owner", "model/weights")
+    assert prepare(node, store, [OTHER], kept={f"vllm-cache-{KEY}"}) == ([str(store / f"vllm-cache-{OTHER}")], [])
+    assert (store / f"vllm-cache-{KEY}/triton/k").exists(), "a rollback finds its warm cache"
+    assert prepare(node, store, [OTHER]) == ([], [str(store / f"vllm-cache-{KEY}")])
+    assert sorted(each.name for each in store.iterdir()) == ["model", f"vllm-cache-{OTHER}", "vllm-cache-ffffffffffff"], "only what was recorded"
+    assert (outside / "keep").exists(), "a link is removed, not followed"

@@ -1,0 +1,238 @@
+"""Read-ahead: values that the kernel keeps, the udev rule, the restore command."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Editor, HostError, Node, later_lines
+from ansible_collections.gb10.cluster.plugins.module_utils._node import readahead
+from ansible_collections.gb10.cluster.plugins.module_utils._node import readahead as plan
+from ansible_collections.gb10.cluster.plugins.module_utils._node.readahead import Readahead
+from unit.fixtures.host.tree import Tree
+
+
+@pytest.mark.parametrize(("kb", "page"), [(-4, 4), (70000, 4), (6, 4), (8, 64)])
+def test_a_read_ahead_that_the_kernel_would_change_is_refused(kb: int, page: int) -> None:
+    with pytest.raises(HostError, match="readahead_load_kb"):
+        readahead.check_kb(kb, "readahead_load_kb", page)
+    assert readahead.check_kb(128, "readahead_steady_kb", page) == 128
+
+
+def test_the_rule_names_classes_mappers_and_kernel_names() -> None:
+    rule = readahead.render_rule(["dm-0", "md0", "nvme0n1", "sda"], ["nvme"], {"dm-0": "vg-models", "sda": ""}, 128)
+    assert rule.startswith("# Managed by gb10.cluster")
+    assert [line.split(", ")[3] for line in rule.splitlines()[1:]] == [
+        'KERNEL=="nvme[0-9]*n[0-9]*"',
+        'ATTR{dm/name}=="vg-models"',
+        'KERNEL=="md0"',
+        'KERNEL=="sda"',
+    ]
+    assert rule.count('ATTR{queue/read_ahead_kb}="128"') == 4
+
+
+def test_rules_that_are_read_later_are_named() -> None:
+    text = (
+        '# /usr/lib/udev/rules.d/60-block.rules\nATTR{queue/read_ahead_kb}="5"\n\n'
+        '# /usr/lib/udev/rules.d/70-look.rules\nATTR{queue/read_ahead_kb}=="5", RUN+="x"\n\n'
+        '# /etc/udev/rules.d/99-tune.rules\n# ATTR{queue/read_ahead_kb}="1"\nKERNEL=="sda", ATTR{queue/read_ahead_kb}="4096"\n'
+    )
+    lines = later_lines(Node("/", lambda _argv: (0, text, "")), "udev/rules.d", readahead.RULE)
+    assert readahead.later_rules(lines) == ["/etc/udev/rules.d/99-tune.rules line 2"]
+
+
+def test_the_restore_command_works_without_a_device_that_was_removed(tmp_path: Path) -> None:
+    line = readahead.restore_command({"nvme0n1": 128, "gone": 128}, 60)[-1].replace("/sys/block", str(tmp_path))
+    (tmp_path / "nvme0n1/queue").mkdir(parents=True)
+    subprocess.run(["/bin/sh", "-c", line], check=True, stderr=subprocess.DEVNULL)
+    assert (tmp_path / "nvme0n1/queue/read_ahead_kb").read_text() == "128\n"
+
+
+# --- Read-ahead of a node: live values, the udev rule, and the transient units of the load phase.
+
+PARAMS: dict[str, Any] = {
+    "classes": ["nvme"],
+    "mounts": ["/srv/models"],
+    "devices": [],
+    "load_kb": 8,
+    "steady_kb": 256,
+    "restore_after": 2700,
+    "guard": True,
+    "guard_floor_gib": 8.0,
+    "guard_interval": 1.0,
+}
+
+
+class Machine(Tree):
+    """Two disks, one of them under a mapper that holds the model store; the transient units that run are in `running`."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.running: dict[str, list[str]] = {}
+        self.commands: list[str] = []
+        self.refuse = ""
+        self.put("/proc/meminfo", "MemTotal: 127600000 kB\nMemFree: 119000000 kB\n")
+        self.mounted = "xfs    /dev/mapper/vg-m"  # below /srv, where the model store will be
+        self.rules = ""  # all of udev, as systemd-analyze prints them
+        (root / "srv").mkdir()
+        for name, kb in (("nvme0n1", 128), ("nvme1n1", 128), ("dm-0", 512)):
+            self.put(f"/sys/block/{name}/queue/read_ahead_kb", f"{kb}\n")
+        self.put("/sys/block/dm-0/dm/name", "vg-m\n")
+        self.put("/sys/block/nvme1n1/nvme1n1p1/partition", "1\n")
+
+    def live(self) -> dict[str, int]:
+        return {name: int((self.root / f"sys/block/{name}/queue/read_ahead_kb").read_text()) for name in ("dm-0", "nvme0n1", "nvme1n1")}
+
+    def found(self, path: str) -> str | None:
+        target = self.root / path.lstrip("/")
+        return target.read_text() if target.exists() else None
+
+    def run(self, argv: Sequence[str]) -> tuple[int, str, str]:
+        self.commands.append(" ".join(argv))
+        if self.refuse and argv[0] == self.refuse:
+            return 1, "", "Failed to start transient unit: permission denied"
+        if argv[0] == "systemd-run":
+            unit = next(word[7:] for word in argv if word.startswith("--unit="))
+            suffix = "timer" if any(word.startswith("--on-active=") for word in argv) else "service"
+            self.running[f"{unit}.{suffix}"] = list(argv)
+            return 0, "", ""
+        if argv[:2] == ["systemctl", "is-active"]:
+            return (0, "active\n", "") if argv[2] in self.running else (3, "inactive\n", "")
+        if argv[:2] == ["systemctl", "stop"]:
+            self.running.pop(argv[2], None)
+            return 0, "", ""
+        if argv[0] == "findmnt":
+            return 0, f"{self.mounted}\n" if argv[-1] == "/srv" else "ext4 /dev/nvme0n1p2\n", ""
+        if argv[0] == "lsblk":
+            return (0, "dm-0\nnvme1n1p1\nnvme1n1\n", "") if argv[-1] == "/dev/mapper/vg-m" else (32, "", "lsblk: not a block device")
+        if argv[0] == "systemd-analyze":
+            return 0, self.rules, ""
+        return (0, "", "") if argv[0] == "udevadm" else (127, "", "command not found")
+
+    def readahead(self, check: bool = False, state: str = "present", **params: Any) -> dict[str, Any]:
+        return Readahead(Editor(Node(str(self.root), self.run), check)).run(state, {**PARAMS, **params})
+
+    def phase(self, phase: str, seconds: int = 0) -> list[str]:
+        return Readahead(Editor(Node(str(self.root), self.run), False), "/usr/bin/python3").phase(phase, seconds)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_sets_repeats_nothing_and_restores_everything(machine: Machine) -> None:
+    before = machine.live()
+    predicted = machine.readahead(check=True)
+    assert (machine.live(), machine.found(plan.RULE)) == (before, None)
+    result = machine.readahead()
+    assert (predicted["changes"], predicted["diff"]) == (result["changes"], result["diff"])
+    assert machine.live() == {"dm-0": 256, "nvme0n1": 256, "nvme1n1": 256}
+    assert 'ATTR{dm/name}=="vg-m"' in (machine.found(plan.RULE) or "")
+    assert machine.readahead()["changed"] is False
+    assert machine.readahead(check=True, state="absent")["changes"] == machine.readahead(state="absent")["changes"]
+    assert machine.live() == before
+    assert machine.found(plan.RULE) is None
+    assert not (machine.root / "var/lib/gb10-cluster").exists()
+    assert machine.readahead(state="absent")["changed"] is False
+
+
+def test_load_and_steady(machine: Machine) -> None:
+    machine.readahead()
+    assert machine.phase("load") == []
+    assert set(machine.live().values()) == {8}
+    assert set(machine.running) == {"gb10-readahead-restore.timer", "gb10-page-cache-guard.service"}
+    line = machine.running["gb10-readahead-restore.timer"][-1]
+    assert line == "; ".join(f"echo 256 > /sys/block/{name}/queue/read_ahead_kb" for name in ("dm-0", "nvme0n1", "nvme1n1")) + "; true"
+    machine.readahead()
+    assert set(machine.live().values()) == {8}
+    machine.phase("steady")
+    assert (set(machine.live().values()), machine.running) == ({256}, {})
+    assert machine.readahead()["changed"] is False
+
+
+@pytest.mark.parametrize(("boot", "seconds"), [(9000, 9000), (60, 2700), (0, 2700)], ids=["longer", "shorter", "not given"])
+def test_the_load_phase_lasts_as_long_as_a_boot_may_take(machine: Machine, boot: int, seconds: int) -> None:
+    machine.readahead()
+    machine.phase("load", boot)
+    assert f"--on-active={seconds}" in machine.running["gb10-readahead-restore.timer"]
+    assert {f"--seconds={seconds}", f"--property=RuntimeMaxSec={seconds + 30}"} <= set(machine.running["gb10-page-cache-guard.service"])
+
+
+def test_the_guard_runs_from_the_program_that_starts_it(machine: Machine, tmp_path: Path) -> None:
+    machine.readahead()
+    machine.phase("load")
+    command = machine.running["gb10-page-cache-guard.service"]
+    path = next(word.removeprefix("--setenv=PYTHONPATH=") for word in command if word.startswith("--setenv="))
+    module = command[command.index("-m") + 1]
+    shown = subprocess.run([sys.executable, "-m", module, "--help"], env={"PYTHONPATH": path}, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "Keep MemFree above a floor" in shown.stdout
+
+
+def test_the_timer_starts_before_anything_changes(machine: Machine) -> None:
+    machine.readahead()
+    machine.refuse = "systemd-run"
+    with pytest.raises(HostError, match=r"systemd-run failed \(rc 1: Failed to start transient unit"):
+        machine.phase("load")
+    assert set(machine.live().values()) == {256}
+
+
+def test_without_the_role_a_phase_does_nothing(machine: Machine) -> None:
+    assert "the readahead role has not run on this node" in machine.phase("load")[0]
+    assert machine.live()["nvme0n1"] == 128
+
+
+def test_absent_ends_a_load_phase(machine: Machine) -> None:
+    machine.readahead()
+    machine.phase("load")
+    machine.readahead(state="absent")
+    assert (machine.running, machine.live()) == ({}, {"dm-0": 512, "nvme0n1": 128, "nvme1n1": 128})
+
+
+def test_a_small_node_gets_a_small_floor(machine: Machine) -> None:
+    machine.put("/proc/meminfo", "MemTotal: 1536000 kB\nMemFree: 900000 kB\n")
+    machine.readahead()
+    assert machine.phase("load")
+    assert "--floor-kb=96000" in machine.running["gb10-page-cache-guard.service"]
+
+
+def test_a_container_is_not_changed(machine: Machine) -> None:
+    machine.put("/run/systemd/container", "docker\n")
+    for state in ("present", "absent"):
+        result = machine.readahead(state=state)
+        assert (result["changed"], "this node is a container (docker)" in result["shown"][0]) == (False, True)
+    assert "this node is a container (docker)" in machine.phase("load")[0]
+    assert machine.live() == {"dm-0": 512, "nvme0n1": 128, "nvme1n1": 128}
+
+
+def test_a_device_that_is_not_selected_any_more_is_restored(machine: Machine) -> None:
+    machine.readahead()
+    machine.readahead(mounts=[])
+    assert machine.live() == {"dm-0": 512, "nvme0n1": 256, "nvme1n1": 256}
+    assert machine.readahead(mounts=[])["changed"] is False
+
+
+def test_notes(machine: Machine) -> None:
+    machine.mounted = "nfs4 nas:/root"
+    machine.rules = '# /etc/udev/rules.d/99-x.rules\nKERNEL=="nvme0n1", ATTR{queue/read_ahead_kb}="4096"\n'
+    (shown,) = machine.readahead(classes=["nvme"])["shown"]
+    assert "/srv/models is on nfs4 (nas:/root), which does not" in shown
+    assert f"/etc/udev/rules.d/99-x.rules line 1 sets read-ahead after {plan.RULE}" in shown
+
+
+def test_a_value_that_a_later_rule_replaces_names_the_rule(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.rules = '# /etc/udev/rules.d/99-x.rules\nKERNEL=="nvme0n1", ATTR{queue/read_ahead_kb}="4096"\n'
+    monkeypatch.setattr(Node, "write_live", lambda node, path, text: Path(node.at(path)).write_text("4096\n" if "nvme0" in path else text))
+    with pytest.raises(HostError, match=r"nvme0n1/queue/read_ahead_kb is 4096, expected 256\. /etc/udev/rules\.d/99-x\.rules line 1 is read after"):
+        machine.readahead()
+
+
+@pytest.mark.parametrize("params", [{"load_kb": 10}, {"restore_after": 5}, {"devices": ["sdq"]}, {"devices": [], "classes": [], "mounts": []}])
+def test_refusals_change_nothing(machine: Machine, params: dict[str, Any]) -> None:
+    with pytest.raises(HostError, match=f"readahead_{next(iter(params))}"):
+        machine.readahead(**params)
+    assert machine.live()["nvme0n1"] == 128

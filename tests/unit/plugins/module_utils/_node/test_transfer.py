@@ -1,0 +1,259 @@
+"""A copy over the fabric: the files and scripts of both units. The script of the fetching end runs for real; only rsync is a stand-in, without a network."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._node import transfer
+from ansible_collections.gb10.cluster.plugins.module_utils._node.transfer import Job, JobError
+
+#: Copies from the folder of the way, as rsync does with these options. A way without a folder is a rail without a link.
+RSYNC = f"""#!{sys.executable}
+import os, sys
+way, sources = sys.argv[-2].partition(":")[0], os.environ["SOURCES"]
+names = next(word for word in sys.argv if word.startswith("--files-from=")).partition("=")[2]
+source = os.path.join(sources, way)
+print(" ".join(sys.argv[1:]), file=open(os.path.join(sources, "calls"), "a"))
+if not os.path.isdir(source):
+    if os.environ.get("FULL"):
+        sys.exit("rsync: [receiver] write failed on a: No space left on device (28)")
+    sys.exit("ssh: connect to host 192.168.200.11 port 5: Connection refused\\nrsync error: unexplained error (code 255) at io.c(232)")
+moved = 0
+for name in open(names, "rb").read().decode().split("\\0")[:-1]:
+    data = open(os.path.join(source, name), "rb").read()
+    os.makedirs(os.path.dirname(name) or ".", exist_ok=True)
+    have = os.path.getsize(name) if os.path.exists(name) and "--append" in sys.argv else 0
+    if have < len(data) or "--ignore-times" in sys.argv:
+        with open(name, "r+b" if have else "wb") as sink:
+            sink.seek(have)
+            sink.write(data[have:])
+        moved += len(data) - have
+print("Literal data: %d bytes" % moved)
+"""
+NAMES = {"a.safetensors": b"a" * 3000, "sub/it's b.json": b"{}", "back\\slash": b"x", "-dash": b"y"}
+PLACES = {"listen": [{"address": "192.168.200.11", "port": 5}, {"address": "fd00::11", "port": 5}], "host_key": "ssh-ed25519 HOST"}
+
+
+class Copy:
+    """One copy of NAMES: the files of the job, the staging folder, and what the other rank has."""
+
+    def __init__(self, path: Path) -> None:
+        self.folder, self.staging, self.sources = path / "job", path / "staging", path / "sources"
+        for each in (self.folder, self.staging, self.sources, path / "bin"):
+            each.mkdir()
+        (path / "bin/rsync").write_text(RSYNC)
+        (path / "bin/rsync").chmod(0o755)
+        self.path = f"{path / 'bin'}:{os.environ['PATH']}"
+
+    def offer(self, *ways: str, **other: bytes) -> None:
+        for way in ways:
+            for name, data in {**NAMES, **other}.items():
+                (self.sources / way / name).parent.mkdir(parents=True, exist_ok=True)
+                (self.sources / way / name).write_bytes(data)
+
+    def run(self, **env: str) -> tuple[int, str]:
+        items = [{"path": name, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in NAMES.items()]
+        parts = transfer.shares(items, 2)
+        transfer.prepare(str(self.folder), transfer.client_files(str(self.folder), parts, PLACES, ["192.168.200.12", "fd00::12"]))
+        script = transfer.client_script(str(self.folder), str(self.staging), len(parts), 2).replace("sleep 1", ":")
+        done = subprocess.run(
+            ["sh", "-c", script], env={"PATH": self.path, "SOURCES": str(self.sources), **env}, capture_output=True, text=True, check=False, timeout=60
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    def calls(self) -> list[str]:
+        return (self.sources / "calls").read_text().splitlines()
+
+    def arrived(self) -> dict[str, bytes]:
+        return {str(path.relative_to(self.staging)): path.read_bytes() for path in self.staging.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Copy:
+    return Copy(tmp_path)
+
+
+def test_a_copy_arrives_over_both_rails_and_reports_what_it_moved(copy: Copy) -> None:
+    copy.offer("rail0", "rail1")
+    code, log = copy.run()
+    assert (code, copy.arrived()) == (0, NAMES), log
+    assert {call.split()[-2] for call in copy.calls()} == {"rail0:.", "rail1:."}
+    assert transfer.figures(log)["moved_bytes"] == sum(map(len, NAMES.values()))
+
+
+def test_an_interrupted_copy_goes_on_where_it_stopped(copy: Copy) -> None:
+    copy.offer("rail0", "rail1")
+    (copy.staging / "a.safetensors").write_bytes(b"a" * 2000)
+    code, log = copy.run()
+    assert (code, copy.arrived()) == (0, NAMES)
+    assert transfer.figures(log)["moved_bytes"] == sum(map(len, NAMES.values())) - 2000
+
+
+def test_a_part_with_another_content_is_replaced(copy: Copy) -> None:
+    copy.offer("rail0", "rail1")
+    (copy.staging / "a.safetensors").write_bytes(bytes(2000))
+    code, _log = copy.run()
+    assert (code, copy.arrived()) == (0, NAMES)
+
+
+def test_the_other_rail_is_used_if_one_has_no_link(copy: Copy) -> None:
+    copy.offer("rail1")
+    code, _log = copy.run()
+    assert (code, copy.arrived()) == (0, NAMES)
+
+
+def test_files_that_arrive_with_another_content_twice_are_named(copy: Copy) -> None:
+    copy.offer("rail0", "rail1", **{"-dash": b"z"})
+    code, log = copy.run()
+    assert code == 1
+    assert transfer.failure(log, "3 KiB of 3 KiB").startswith("-dash arrived with another content than in the manifest, twice")
+
+
+@pytest.mark.parametrize(
+    ("env", "found"), [({}, "port 5: Connection refused): check the cable"), ({"FULL": "1"}, "No space left on device (28)): free space there and run again")]
+)
+def test_a_copy_that_stops_is_one_sentence_with_its_remedy(copy: Copy, env: dict[str, str], found: str) -> None:
+    code, log = copy.run(**env)
+    assert code == 1
+    text = transfer.failure(log, "1 GiB of 2 GiB")
+    assert text.startswith("the copy stopped after 1 GiB of 2 GiB (")
+    assert found in text
+    assert text.endswith("and run again, it goes on from there")
+
+
+def test_the_fetching_end_pins_the_host_key_and_uses_no_other_configuration(copy: Copy) -> None:
+    copy.offer("rail0", "rail1")
+    copy.run()
+    assert all(f"-e ssh -F {copy.folder}/ssh_config" in call for call in copy.calls())
+    config = (copy.folder / "ssh_config").read_text().splitlines()
+    assert {"StrictHostKeyChecking yes", "GlobalKnownHostsFile none", "IdentityAgent none", "BatchMode yes", "BindAddress fd00::12"} <= set(config)
+    assert config.count("HostKeyAlias gb10-copy") == 2
+    assert (copy.folder / "known_hosts").read_text() == "gb10-copy ssh-ed25519 HOST\n"
+    done = subprocess.run(["ssh", "-G", "-F", str(copy.folder / "ssh_config"), "rail1"], capture_output=True, text=True, check=True)
+    assert {"hostname fd00::11", "port 5", "user root", "stricthostkeychecking true"} <= set(done.stdout.splitlines())
+
+
+def test_the_server_is_for_these_keys_addresses_and_one_folder() -> None:
+    files = transfer.server_files("/run/x", "/srv/it's", 5, ["10.0.0.1", "10.1.0.1"], ["10.0.0.2", "10.1.0.2"], ["ssh-ed25519 A", "ssh-ed25519 B"])
+    lines = files["sshd_config"].splitlines()
+    assert "ForceCommand rrsync -ro '/srv/it'\"'\"'s'" in lines
+    assert [line for line in lines if line.startswith("ListenAddress")] == ["ListenAddress 10.0.0.1", "ListenAddress 10.1.0.1"]
+    assert {"PermitRootLogin prohibit-password", "AuthenticationMethods publickey", "AuthorizedKeysFile /run/x/authorized_keys"} <= set(lines)
+    assert files["authorized_keys"] == "".join(f'restrict,from="10.0.0.2,10.1.0.2" ssh-ed25519 {key}\n' for key in "AB")
+
+
+def test_a_unit_sees_its_folders_only_and_is_bounded() -> None:
+    properties = transfer.sandbox("/run/gb10-cluster/copy-x", ['/srv/a "b" 5%:c'], ["/srv/store"])
+    assert 'BindReadOnlyPaths="/srv/a \\"b\\" 5%%\\:c"' in properties
+    assert 'BindPaths="/run/gb10-cluster" "/srv/store"' in properties
+    assert {"TemporaryFileSystem=/ /run/sshd", "PrivateDevices=yes", "NoNewPrivileges=yes", *transfer.BOUNDS} <= set(properties)
+    assert not [line for line in properties if "/etc" in line and "copy-x/etc" not in line]
+
+
+def test_shares_have_about_the_same_size() -> None:
+    items: list[dict[str, Any]] = [{"path": str(size), "size": size} for size in (9, 7, 5, 4, 4, 3)]
+    assert [sorted(int(item["size"]) for item in part) for part in transfer.shares(items, 2)] == [[3, 4, 9], [4, 5, 7]]
+    assert transfer.shares(items[:1], 4) == [items[:1]]
+
+
+def test_the_files_of_a_job_have_the_accounts_that_its_unit_sees(tmp_path: Path) -> None:
+    transfer.prepare(str(tmp_path), {"x": "y"})
+    assert (tmp_path / "etc/passwd").read_text().startswith("root:x:0:0::/:/bin/sh\n")
+    assert stat.S_IMODE((tmp_path / "etc").stat().st_mode) & 0o055 == 0o055
+
+
+# --- Jobs as transient units: what they run, and how a module follows them. Commands run for real; only systemd is replaced.
+
+
+class Systemd:
+    """Runs a unit's command in the foreground when it is started. It stays active for some more questions."""
+
+    def __init__(self) -> None:
+        self.active = 0
+        self.refuses = False
+
+    def __call__(self, argv: Sequence[str]) -> tuple[int, str, str]:
+        if argv[:2] == ["systemctl", "is-active"]:
+            self.active -= 1
+            return (0 if self.active >= 0 else 3), "", ""
+        if argv[0] == "systemd-run":
+            if self.refuses:
+                return 1, "", "Failed to connect to bus\n"
+            subprocess.run([word for word in argv[1:] if not word.startswith("--")], check=False)
+        return 0, "", ""
+
+
+class EndedError(Exception):
+    """A module has ended with this result."""
+
+
+class Module:
+    def __init__(self, step: str) -> None:
+        self.params = {"step": step}
+
+    def exit_json(self, **result: Any) -> None:
+        raise EndedError(result)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job("x", Systemd(), str(tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    ("commands", "rc", "output"), [([["echo", "a b"], ["echo", "it's"]], 0, "a b\nit's\n"), ([["false"], ["echo", "x"]], 1, "")], ids=["all", "failure"]
+)
+def test_commands_run_until_one_fails(job: Job, commands: list[list[str]], rc: int, output: str) -> None:
+    job.prepare()
+    job.start_commands(commands, 60, "test")
+    assert (job.read(), job.output()) == ({"rc": rc}, output)
+    assert job.stop()
+    assert (job.read(), job.output()) == ({}, "")
+    assert not Path(job.folder).parent.exists()
+    assert not job.stop()
+
+
+def test_a_script_runs_from_a_private_folder_and_its_code_is_the_report(job: Job) -> None:
+    job.prepare()
+    job.start_script("echo 'it is'\nfalse & p=$!\nwait $p\nexit 3", 60, "test")
+    assert (job.read(), job.output()) == ({"rc": 3}, "it is\n")
+    assert Path(job.folder).stat().st_mode & 0o777 == 0o700
+
+
+def test_unit_that_cannot_start_leaves_nothing(job: Job) -> None:
+    job.run.refuses = True  # type: ignore[attr-defined]
+    job.prepare()
+    with pytest.raises(JobError, match="Failed to connect to bus"):
+        job.start_commands([["true"]], 60, "test")
+    assert not Path(job.folder).exists()
+
+
+@pytest.mark.parametrize(
+    ("step", "active", "started", "ends"),
+    [
+        ("start", 0, True, {"changed": False}),
+        ("status", 10**9, False, {"changed": False, "report": {"done": 5, "state": "running"}}),
+        ("status", 1, False, None),
+        ("plain", 1, True, None),
+    ],
+    ids=["start", "still-running", "ended", "without-a-step"],
+)
+def test_module_follows_by_steps(job: Job, monkeypatch: pytest.MonkeyPatch, step: str, active: int, started: bool, ends: dict[str, Any] | None) -> None:
+    monkeypatch.setattr(transfer, "SLICE_SECONDS", 0.05)
+    job.run.active = active  # type: ignore[attr-defined]
+    starts: list[int] = []
+    try:
+        transfer.follow(Module(step), job, lambda: starts.append(1), lambda: {"done": 5})
+        result = None
+    except EndedError as ended:
+        result = ended.args[0]
+    assert result == ends
+    assert bool(starts) is started

@@ -1,0 +1,235 @@
+"""What an agent reports outside of its group."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import stat
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import outside
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.outside import Outside
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.rules import merged_settings
+
+SAMPLE: dict[str, Any] = {"containers": [{"running": True}], "memory": {"available_kib": 1024, "total_kib": 2048}, "gpus": [], "rails": []}
+
+
+def reports(tmp_path: Path, rank: int = 1, **settings: Any) -> Outside:
+    return Outside({"group": "pair1", "rank": rank, "hosts": ["one", "two"]}, merged_settings(settings), str(tmp_path), dict)
+
+
+def waits_for(path: Path) -> list[dict[str, Any]]:
+    end = time.monotonic() + 10
+    while time.monotonic() < end and not (path.exists() and path.read_text().endswith("\n")):
+        time.sleep(0.05)
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def script(tmp_path: Path) -> tuple[list[str], Path]:
+    """A hook that appends what it reads to a file."""
+    kept = tmp_path / "kept"
+    return [sys.executable, "-c", f"import sys; open({str(kept)!r}, 'a').write(sys.stdin.read() + chr(10))"], kept
+
+
+def test_a_hook_gets_faults_and_not_progress(tmp_path: Path) -> None:
+    words, kept = script(tmp_path)
+    found = reports(tmp_path, 0, hook=words)
+    found.tell({"kind": "progress", "text": "load"})
+    found.tell({"kind": "fault", "cause": "rank_dead", "text": "pair1: rank 1 on two: exited"})
+    assert [(each["kind"], each["cause"], each["group"], each["host"]) for each in waits_for(kept)] == [("fault", "rank_dead", "pair1", "one")]
+
+
+def test_a_hook_that_fails_is_counted_and_each_cause_is_reported_once(tmp_path: Path) -> None:
+    found, warnings = reports(tmp_path, 0, hook=[sys.executable, "-c", "import sys; sys.exit(int(len(sys.stdin.read()) > 150) + 1)"]), list[str]()
+    found.warn = warnings.append
+    for count, text in enumerate(("short", "short", "long" * 50), start=1):
+        found.tell({"kind": "fault", "text": text})
+        end = time.monotonic() + 10
+        while time.monotonic() < end and found.failed.get("count") != count:
+            time.sleep(0.05)
+    assert (found.failed["count"], found.failed["text"]) == (3, f"The hook {sys.executable} failed: it ended with code 2.")
+    assert [each.partition("failed: ")[2] for each in warnings] == [
+        f"it ended with code {code}. Correct vllm_tp2_watch, or its receiver." for code in (1, 2)
+    ]  # fmt: skip
+
+
+def test_a_worker_reports_a_head_that_is_gone_once(tmp_path: Path) -> None:
+    words, kept = script(tmp_path)
+    found = reports(tmp_path, hook=words, head_seconds=45)
+    now = time.monotonic()
+    found.sampled(SAMPLE, -1.0)
+    found.sampled(SAMPLE, now - 1)
+    assert not kept.exists()
+    found.sampled(SAMPLE, now - 46)
+    found.sampled(SAMPLE, now - 47)
+    assert [each["kind"] for each in waits_for(kept)] == ["head_lost"]
+    found.sampled(SAMPLE, time.monotonic())
+    time.sleep(0.5)
+    assert [each["kind"] for each in waits_for(kept)] == ["head_lost", "head_back"]
+
+
+def test_a_group_that_was_stopped_expects_no_head(tmp_path: Path) -> None:
+    words, kept = script(tmp_path)
+    (tmp_path / "stopped").write_text("2026-11-23 by admin\n")
+    reports(tmp_path, hook=words, head_seconds=45).sampled(SAMPLE, time.monotonic() - 60)
+    time.sleep(0.3)
+    assert not kept.exists()
+
+
+def test_the_metrics_are_replaced_and_a_folder_that_is_missing_is_reported_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(outside, "FILE_SECONDS", 0.0)
+    found = reports(tmp_path, textfile=str(tmp_path / "metrics"))
+    found.sampled(SAMPLE, -1.0)
+    found.sampled(SAMPLE, -1.0)
+    printed = capsys.readouterr()
+    assert (printed.out + printed.err).count("cannot be written") == 1
+    (tmp_path / "metrics").mkdir()
+    found.sampled(SAMPLE, -1.0)
+    path = tmp_path / "metrics/gb10_pair1.prom"
+    assert "gb10_rank_running" in path.read_text()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert len(list(path.parent.iterdir())) == 1
+
+
+# --- Notices of events: real scripts and a real HTTP server.
+
+EVENT = {"kind": "fault", "cause": "wedge", "group": "pair1", "text": 'spark-2 waits; $(touch /tmp/x) "two"\nlines', "rank": 1, "at": "2026-11-23T17:00:00Z"}
+
+
+def hook_script(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "hook"
+    path.write_text(f"#!/bin/sh\ncd {tmp_path}\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def run_hook(words: list[str], event: dict[str, Any] | None = None) -> list[str]:
+    return outside.notify({"hook": words, "webhook": ""}, event or EVENT)
+
+
+def test_the_hook_gets_the_event_on_stdin_and_in_its_environment(tmp_path: Path) -> None:
+    program = hook_script(tmp_path, 'cat >event.json\nprintf %s "$GB10_KIND|$GB10_CAUSE|$GB10_GROUP|$GB10_TEXT|$1" >words')
+    assert run_hook([program, "$(id) a b"]) == []
+    assert json.loads((tmp_path / "event.json").read_text()) == EVENT
+    assert (tmp_path / "words").read_text() == f"fault|wedge|pair1|{EVENT['text']}|$(id) a b"
+
+
+def test_the_failure_of_a_hook_is_a_sentence_without_its_arguments(tmp_path: Path) -> None:
+    assert run_hook([str(tmp_path / "missing"), "--key=k9"]) == [f"The hook {tmp_path}/missing failed: {tmp_path}/missing: No such file or directory."]
+    program = hook_script(tmp_path, "exit 1")
+    assert run_hook([program, "--key=k9"]) == [f"The hook {program} failed: it ended with code 1."]
+    (tmp_path / "hook").chmod(0o644)
+    assert run_hook([program]) == [f"The hook {program} failed: {program}: Permission denied."]
+
+
+def test_a_slow_hook_is_ended_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outside, "HOOK_SECONDS", 0.5)
+    program = hook_script(tmp_path, "(sleep 2; touch late) & sleep 60")
+    begin = time.monotonic()
+    assert run_hook([program, "--key=k9"]) == [f"The hook {program} failed: it did not end within 0.5 s."]
+    assert time.monotonic() - begin < 30
+    time.sleep(2.2)
+    assert not (tmp_path / "late").exists()
+
+
+class Handler(BaseHTTPRequestHandler):
+    status = 204
+    location = ""
+    delay = 0.0
+    seen: list[tuple[str, str, str, bytes]]
+    tokens: list[str | None]
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.seen.append((self.command, self.path, self.headers["Content-Type"], body))
+        self.tokens.append(self.headers["Authorization"])
+        time.sleep(self.delay)
+        self.send_response(self.status)
+        if self.location:
+            self.send_header("Location", self.location)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_GET = do_POST  # noqa: N815  a followed redirect would arrive here
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        pass
+
+
+def serve() -> Iterator[tuple[type[Handler], str]]:
+    kind = type("Kind", (Handler,), {"seen": [], "tokens": []})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), kind)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    yield kind, f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+
+
+server = pytest.fixture(serve, name="server")
+other = pytest.fixture(serve, name="other")
+
+
+def post(url: str) -> list[str]:
+    return outside.notify({"hook": "", "webhook": url}, EVENT)
+
+
+def test_the_webhook_gets_the_event_as_json(server: tuple[type[Handler], str]) -> None:
+    kind, url = server
+    assert post(f"{url}/services/T0K3N?key=k9") == []
+    ((method, path, form, body),) = kind.seen
+    assert (method, path, form) == ("POST", "/services/T0K3N?key=k9", "application/json")
+    assert json.loads(body) == EVENT
+
+
+def test_a_user_in_the_url_is_sent_as_a_bearer_token(server: tuple[type[Handler], str]) -> None:
+    kind, url = server
+    assert post(url.replace("//", "//T0%2FK3N@") + "/endpoint") == []
+    assert (kind.seen[0][1], kind.tokens) == ("/endpoint", ["Bearer T0/K3N"])
+
+
+def test_a_redirect_is_not_followed(server: tuple[type[Handler], str], other: tuple[type[Handler], str]) -> None:
+    for status in (302, 307):
+        server[0].status, server[0].location = status, f"{other[1]}/elsewhere"
+        assert post(f"{server[1]}/T0K3N") == [f"The webhook at {server[1]} failed: HTTP {status}."]
+    assert other[0].seen == []
+
+
+def test_a_slow_webhook_does_not_hold_the_agent(server: tuple[type[Handler], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, url = server
+    kind.delay = 2
+    monkeypatch.setattr(outside, "WEBHOOK_SECONDS", 0.3)
+    assert post(f"{url}/T0K3N") == [f"The webhook at {url} failed: it did not answer within 0.3 s."]
+
+
+@pytest.mark.parametrize(
+    ("url", "sentence"),
+    [
+        ("file:///etc/passwd", "The webhook is not an http or https URL."),
+        ("ftp://u:T0K3N@hooks.example/x", "The webhook is not an http or https URL."),
+        ("/services/T0K3N", "The webhook is not an http or https URL."),
+        ("http://[::1/T0K3N", "The webhook is not a valid URL."),
+        ("http://hooks.example:T0K3N/", "The webhook is not a valid URL."),
+    ],
+)
+def test_a_url_that_is_not_one_of_a_webhook_is_refused(url: str, sentence: str) -> None:
+    assert post(url) == [sentence]
+
+
+@pytest.mark.parametrize("error", [http.client.InvalidURL("nonnumeric port: 'T0K3N'"), ValueError("T0K3N"), http.client.BadStatusLine("T0K3N")])
+def test_the_message_of_a_library_does_not_show_the_url(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def raising(url: str, body: bytes) -> int:
+        raise error
+
+    monkeypatch.setattr(outside, "post_json", raising)
+    (sentence,) = post("https://user:T0K3N@hooks.example/T0K3N")
+    assert sentence == f"The webhook at https://hooks.example failed: {type(error).__name__}."
