@@ -13,7 +13,6 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_files impor
 from playbook import REPO
 
 SPECS: dict[str, Any] = {**CLUSTER_SPEC, **PLAYBOOK_SPEC, **{name: spec for options in load_specs().values() for name, spec in options.items()}}
-SHORT = names.short_names(SPECS)
 PAGES = [REPO / "README.md", *sorted(REPO.glob("docs/**/*.md")), *sorted(REPO.glob("roles/*/README.md"))]
 FILES = [*sorted(REPO.glob("inventories/*/**/*.yml")), *sorted(REPO.glob("playbooks/*.yml"))]
 
@@ -75,8 +74,7 @@ def shown() -> Iterator[tuple[str, str, Any]]:
 
 def options(text: str) -> Iterator[tuple[str, Any]]:
     """The variables after -e; a list is written with commas there."""
-    for short, value in re.findall(r"-e '?(\w+)=([^\s'`;,]+(?:,[^\s'`;,]+)*)", text):
-        name = SHORT.get(short, short)
+    for name, value in re.findall(r"-e '?(\w+)=([^\s'`;,]+(?:,[^\s'`;,]+)*)", text):
         if name in SPECS and not re.search(r"\b[A-Z]{2,}\b|…|<", value):
             value = value.rstrip(".")  # the end of a sentence
             yield name, value.split(",") if SPECS[name].get("type") == "list" else value

@@ -77,8 +77,3 @@ def test_collects_options_and_defaults_of_all_entry_points() -> None:
     specs = {"argument_specs": {"main": {"options": options}, "status": {"options": {"r_e": None}}, "none": None}}
     found = names.role_options(specs, {"r_a": "{{ lookup('x') }}", "r_b": None, "r_c": "{{ y }}", "r_d": "{{ y }}"})
     assert found == {**options, "r_a": {"type": "dict", "default": "{{ lookup('x') }}"}, "r_e": {}}
-
-
-def test_short_names_are_the_variables_that_defaults_read() -> None:
-    defaults = {"role_since": "{{ since | default('10m') }}", "role_store": "{{ gb10_store | default('/srv') }}", "gb10_store": "/srv", "role_size": 3}
-    assert names.short_names({name: {"default": default} for name, default in defaults.items()}) == {"since": "role_since"}
