@@ -98,7 +98,7 @@ def ask(variable: str, default: str = "", given: Any = None, needed: bool = Fals
 
 
 def plain_description(variable: str, first: bool = False) -> str:
-    """Return what the specifications say of a variable, without markup: all, or the first sentences."""
+    """Return the description of a variable in the specifications, without markup: all, or the first sentences."""
     found = spec_of(variable)["description"]
     sentences = [found] if isinstance(found, str) else found[:1] if first else found
     return re.sub(r"\b[A-Z]\(([^)]*)\)", r"\1", " ".join(sentences))
