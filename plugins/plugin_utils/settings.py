@@ -13,6 +13,9 @@ from ansible.errors import AnsibleError
 from ansible.module_utils.common import validation
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import CLUSTER_SPEC, PLAYBOOK_SPEC
 
+#: Folders that modules on the controller write to. A module runs in the folder of the playbook, and a relative path starts where ansible-playbook runs.
+_FOLDERS = ("gb10_bench", "gb10_evidence", "gb10_receipts")
+
 
 def spec_of(name: str) -> Mapping[str, Any]:
     """Return the option that documents a variable. Raises AnsibleError if there is none."""
@@ -31,7 +34,7 @@ def typed(name: str, value: Any, kind: str, elements: str = "") -> Any:
     if value is None or kind == "raw":
         return value
     if kind == "path":
-        return os.path.expanduser(str(value))
+        return os.path.join((os.environ.get("PWD") or ".") if name in _FOLDERS else "", os.path.expanduser(str(value)))
     try:
         found = getattr(validation, f"check_type_{kind}")(value)
     except (TypeError, ValueError) as error:

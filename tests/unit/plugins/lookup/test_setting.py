@@ -34,6 +34,12 @@ def test_returns_the_value_or_the_default_in_its_type(name: str, given: Any, val
     assert look(name, {} if given is None else {name: given}) == value
 
 
+def test_a_relative_folder_of_results_starts_where_ansible_playbook_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PWD", "/home/me")
+    assert look("gb10_bench", {}) == "/home/me/bench"
+    assert (look("gb10_receipts", {"gb10_receipts": "/srv/r"}), look("gb10_profiles_directory", {})) == ("/srv/r", "own-profiles")
+
+
 def test_refuses_an_unknown_name_and_another_type() -> None:
     with pytest.raises(AnsibleError, match="gb10_stroe is not a variable of this collection"):
         look("gb10_stroe", {})
