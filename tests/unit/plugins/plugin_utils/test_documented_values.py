@@ -9,10 +9,12 @@ from typing import Any
 import yaml
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory import names, rules
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import CLUSTER_SPEC, PLAYBOOK_SPEC
+from ansible_collections.gb10.cluster.plugins.module_utils._watch.settings import DEFAULTS
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_files import load_specs
 from playbook import REPO
 
 SPECS: dict[str, Any] = {**CLUSTER_SPEC, **PLAYBOOK_SPEC, **{name: spec for options in load_specs().values() for name, spec in options.items()}}
+WATCH: dict[str, Any] = SPECS["vllm_tp2_watch"]["options"]
 PAGES = [REPO / "README.md", *sorted(REPO.glob("docs/**/*.md")), *sorted(REPO.glob("roles/*/README.md"))]
 FILES = [*sorted(REPO.glob("inventories/*/**/*.yml")), *sorted(REPO.glob("playbooks/*.yml"))]
 
@@ -90,3 +92,8 @@ def test_finds_what_is_shown() -> None:
 
 def test_a_value_that_is_shown_is_accepted() -> None:
     assert [(where, name, faults) for where, name, value in SHOWN if (faults := rules.faults(name, value, SPECS[name]))] == []
+
+
+def test_the_thresholds_of_the_watch_are_described_with_their_defaults() -> None:
+    described = {name: " ".join([spec["description"]] if isinstance(spec["description"], str) else spec["description"]) for name, spec in WATCH.items()}
+    assert [name for name, value in DEFAULTS.items() if name in described and value and f"{value:g} by default" not in described[name]] == []
