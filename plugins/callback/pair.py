@@ -66,6 +66,7 @@ from ansible.playbook.task_include import TaskInclude
 from ansible.plugins.callback.default import CallbackModule as Default
 from ansible.plugins.loader import action_loader, filter_loader, lookup_loader, test_loader
 from ansible_collections.gb10.cluster.plugins.plugin_utils import fault_text
+from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_files import load_specs
 from ansible_collections.gb10.cluster.plugins.plugin_utils.run_report import Line, RunReport
 from ansible_collections.gb10.cluster.plugins.plugin_utils.tally import RUN
 
@@ -101,6 +102,8 @@ def load_plugins() -> None:
     filter_loader.get("gb10.cluster.render_rank")
     test_loader.get("ansible.builtin.defined")
     lookup_loader.get("gb10.cluster.serving_group", class_only=True)
+    lookup_loader.get("gb10.cluster.setting", class_only=True)
+    load_specs()  # the lookup reads the option of another role
     action_loader.get("gb10.cluster.serving_plan", class_only=True)
 
 
