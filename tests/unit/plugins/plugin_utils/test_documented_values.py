@@ -97,3 +97,7 @@ def test_a_value_that_is_shown_is_accepted() -> None:
 def test_the_thresholds_of_the_watch_are_described_with_their_defaults() -> None:
     described = {name: " ".join([spec["description"]] if isinstance(spec["description"], str) else spec["description"]) for name, spec in WATCH.items()}
     assert [name for name, value in DEFAULTS.items() if name in described and value and f"{value:g} by default" not in described[name]] == []
+    text = (REPO / "docs/keeps-serving.md").read_text(encoding="utf-8")
+    shown_there = [(name, float(value)) for name, value in re.findall(r"`(\w+)`(?: of them)? \(?(\d+(?:\.\d+)?)\b", text) if name in DEFAULTS]
+    assert len(shown_there) > 6
+    assert [(name, value) for name, value in shown_there if value != DEFAULTS[name]] == []
