@@ -4,7 +4,8 @@
     tools/docs.py --check   changes nothing; exit 1 with what differs
     tools/docs.py FILE...   looks at these documents only
 
-Either way a role's defaults/main.yml must hold exactly what its argument_specs document.
+Either way a role's defaults/main.yml must hold exactly what its argument_specs document, and an option has one name, one default and one description:
+variables of the cluster and of the command line (-e) are in meta/argument_specs.yml, those of a role in its argument_specs.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ REPO = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPO / "collections"))
 
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.judge import CHECKS, IDS  # noqa: E402  the checkout's links are on the path now
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import CLUSTER_SPEC, is_computed, role_options  # noqa: E402  as above
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import CLUSTER_SPEC, PLAYBOOK_SPEC, is_computed, role_options  # noqa: E402  the checkout's links are on the path now
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import DEFAULT_PROFILE  # noqa: E402
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _HEAD = "| variable | type | default | meaning |\n|---|---|---|---|\n"
@@ -122,6 +124,7 @@ def documents(repo: Path) -> Iterator[tuple[Path, str, str]]:
         options = role_options(load(specs) or {}, (load(defaults) or {}) if defaults.exists() else {})
         yield specs.parents[1] / "README.md", "variables", variable_table(options)
     yield repo / "docs" / "inventory.md", "variables", variable_table(CLUSTER_SPEC)
+    yield repo / "roles" / "vllm_tp2" / "README.md", "command-line", variable_table(PLAYBOOK_SPEC)
     yield repo / "roles" / "preflight" / "README.md", "checks", check_table(preflight=True)
     yield repo / "docs" / "day-to-day.md", "checks", check_table(preflight=False)
 
@@ -199,6 +202,84 @@ def variables_used(role: Path) -> Iterator[str]:
                         yield f"roles/{role.name}/{path.relative_to(role)}:{number}: {variable} is not in meta/argument_specs.yml"
 
 
+# --- One name, one default, one description ---------------------------------------------------------------------------
+
+_SHARED = ("_group", "_profile")  # ends of options that mean the same in each role
+
+
+def one_home(repo: Path) -> Iterator[str]:
+    """Yield second names, defaults and descriptions of options."""
+    shared = {**CLUSTER_SPEC, **PLAYBOOK_SPEC}
+    roles = {path.parts[-3]: role_options(load(path) or {}) for path in sorted(repo.glob("roles/*/meta/argument_specs.yml"))}
+    options = {**shared, **{name: option for each in roles.values() for name, option in each.items()}}
+    for name, option in shared.items():
+        yield from option_faults(f"meta/argument_specs.yml: {name}", option)
+        if name in {key for each in roles.values() for key in each}:
+            yield f"meta/argument_specs.yml: {name} is an option of a role as well. Remove one of them"
+    if CLUSTER_SPEC["gb10_profile"]["default"] != DEFAULT_PROFILE:
+        yield "meta/argument_specs.yml: gb10_profile has another default than DEFAULT_PROFILE of _profile/values.py"
+    yield from second_defaults(repo, options)
+    yield from module_defaults(repo, options)
+    yield from second_descriptions(repo, shared, roles)
+
+
+def second_defaults(repo: Path, options: Mapping[str, Any]) -> Iterator[str]:
+    """Yield defaults of options in tasks, templates, variables and playbooks, and options that only repeat another one."""
+    default = re.compile(rf"(?<![\w.'\"])({'|'.join(sorted(options))})\s*\|\s*(?:default|d)\((?!omit)")
+    alias = re.compile(rf"(?m)^(\w+): \"?{{{{ *(?:lookup\('gb10\.cluster\.setting', ')?({'|'.join(sorted(options))})(?:'\))? *}}}}\"?$")
+    for path in sorted(each for pattern in ("roles/*/*/**/*", "playbooks/*.yml") for each in repo.glob(pattern) if each.suffix in (".yml", ".j2")):
+        text, shown = path.read_text(encoding="utf-8"), path.relative_to(repo)
+        for name in dict.fromkeys(default.findall(text)):
+            yield f"{shown}: {name} has a second default. Read it by lookup('gb10.cluster.setting', '{name}')"
+        for name, of in alias.findall(text) if path.parent.name == "defaults" else ():
+            yield f"{shown}: {name} is a second name of {of}. Remove it"
+
+
+def second_descriptions(repo: Path, shared: Mapping[str, Any], roles: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield what plugins and other roles describe in other words: an option with the name of a shared one, an option with the same computed default."""
+    for path in sorted((repo / "plugins" / "lookup").glob("*.py")):
+        for name, option in _documented(path).items():
+            if name in shared and ("default" in option or option["description"] != shared[name]["description"]):
+                yield f"plugins/lookup/{path.name}: {name} needs the description of meta/argument_specs.yml, and no default"
+    for end in _SHARED:
+        same = {f"{role}{end}": options[f"{role}{end}"].get("description") for role, options in roles.items() if f"{role}{end}" in options}
+        first = next(iter(same.values()), None)
+        for name, words in same.items():
+            if words != first:
+                yield f"roles/{name.removesuffix(end)}/meta/argument_specs.yml: {name} has another description than {next(iter(same))}, which is the same"
+
+
+def _documented(plugin: Path) -> Mapping[str, Any]:
+    """Return the options of a plugin."""
+    found = re.search(r'^DOCUMENTATION = r"""(.*?)"""', plugin.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    return (yaml.load(found[1], Loader=_Loader).get("options") if found else None) or {}  # noqa: S506  CSafeLoader is a safe loader
+
+
+def module_defaults(repo: Path, options: Mapping[str, Any]) -> Iterator[str]:
+    """Yield options of modules whose default differs from that of the role's option that a task gives them."""
+    for path in sorted(repo.glob("roles/*/tasks/*.yml")):
+        for module, key, name in _given(load(path)):
+            file = repo / "plugins" / "modules" / f"{module}.py"
+            own = _documented(file).get(key, {}) if file.exists() else {}
+            wanted = options.get(name, {}).get("default")
+            if name in options and "default" in own and not is_computed(wanted) and str(own["default"]) != str(wanted):
+                where = path.relative_to(repo)
+                yield f"plugins/modules/{module}.py: {key} has the default {own['default']!r}, and {where} gives it {name} with {wanted!r}"
+
+
+def _given(tasks: Any) -> Iterator[tuple[str, str, str]]:
+    """Yield (module, option, variable) of tasks that give a module of this collection a variable as it is."""
+    for task in tasks if isinstance(tasks, list) else []:
+        for part in ("block", "rescue", "always"):
+            yield from _given(task.get(part))
+        for action, given in task.items():
+            if action.startswith("gb10.cluster.") and isinstance(given, dict):
+                for key, value in given.items():
+                    whole = re.fullmatch(r"\{\{ (\w+) \}\}", str(value))
+                    if whole:
+                        yield action.rpartition(".")[2], key, whole[1]
+
+
 # --- Command ------------------------------------------------------------------------------------------------------------
 
 
@@ -208,6 +289,7 @@ def run(repo: Path, check: bool, only: list[Path] | None = None) -> list[str]:
     for role in sorted(path for path in (repo / "roles").iterdir() if (path / "tasks").is_dir()):
         wrong += role_faults(role)
         wrong += dict.fromkeys(variables_used(role))
+    wrong += one_home(repo)
     for path, marker, table in documents(repo):
         if only and path.resolve() not in [each.resolve() for each in only]:
             continue

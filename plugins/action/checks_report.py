@@ -103,8 +103,7 @@ class ActionModule(ActionBase):
         if errors:
             names = ", ".join(dict.fromkeys(each.id for each in errors))
             head = f"{group.name} is not ready, {_count(len(errors), 'error')} ({names}); nothing was changed."
-            listed = "".join(f"\n{each.line()}" for each in errors) if is_first else f" They are listed at {group.ranks[0].host}."
-            return {**result, "failed": True, "msg": head + listed}
+            return {**result, "failed": True, "msg": "\n".join([head, *(each.line() for each in errors)])}
         return {**result, "msg": f"{group.name}: no error, {_count(len(verdict.findings), 'finding')}."}
 
 

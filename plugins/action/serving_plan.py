@@ -19,8 +19,9 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile import kv_es
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.compose import ServingError
 from ansible_collections.gb10.cluster.plugins.plugin_utils import evidence_files, shown
 from ansible_collections.gb10.cluster.plugins.plugin_utils import serving_plan as plans
+from ansible_collections.gb10.cluster.plugins.plugin_utils.settings import setting
 
-FLAGS = ("again", "allow_unsafe_memory", "api_open", "restart", "takeover", "weights_writable")
+FLAGS = ("allow_unsafe_memory", "api_open", "restart", "weights_writable")
 
 
 def _plain(value: Any) -> Any:
@@ -86,7 +87,7 @@ class ActionModule(ActionBase):
         """Return this rank with the options of its host."""
         options = {name: _plain(self._templar.template(self.variables[f"vllm_tp2_{name}"])) for name in plans.OPTIONS}
         options |= {name: boolean(options[name] or False, strict=False) for name in FLAGS}
-        options["interfaces"] = _plain(self._templar.template(self.variables.get("roce_interfaces"))) or []
+        options |= {name: _plain(setting(variable, self.variables, self._templar)) for name, variable in plans.SETTINGS.items()}
         return plans.Place(self.group, options, self.profile, plans.criteria_of(self.profile), self._task.check_mode)
 
     def _fail(self, text: str) -> None:
@@ -160,7 +161,7 @@ class ActionModule(ActionBase):
 
     def _step_evidence(self) -> dict[str, Any]:
         """Write what was read of this rank, under each label that the agent has kept, or compare it with earlier evidence that was asked for."""
-        folder = Path(os.environ.get("PWD", "."), os.path.expanduser(self._option("evidence")))
+        folder = Path(self._setting("gb10_evidence"))
         group, file = str(self.group["name"]), evidence_files.name_of(int(self.group["rank"]), self.host)
         if self.labels is not None:  # a run goes on without it
             complete = False
@@ -168,7 +169,7 @@ class ActionModule(ActionBase):
                 complete = False not in [evidence_files.write(folder / f"{group}-{label}" / file, read) for label, read in zip(self.labels, self.read)]
                 evidence_files.prune(folder, group)
             return {"complete": complete}
-        label, compare, file = self._option("evidence_label"), self._option("evidence_compare"), f"{group}-{file}"
+        label, compare, file = self._setting("evidence_label"), self._setting("evidence_compare"), f"{group}-{file}"
         self._fail(evidence_files.unusable(folder, label, compare, file))
         old, new = (folder / each / f"{file}.txt" for each in (compare, label))
         try:
@@ -182,8 +183,8 @@ class ActionModule(ActionBase):
         shown.show(evidence_files.lines_of(self.host, old, new, found) if compare else [str(new)], document, shown.wants_json(self._loader))
         return {"complete": True}
 
-    def _option(self, name: str) -> str:
-        return str(self._templar.template(self.variables[f"vllm_tp2_{name}"]))
+    def _setting(self, name: str) -> str:
+        return str(setting(name, self.variables, self._templar))
 
     def _step_outcome(self) -> dict[str, Any]:
         """Return what the run has reached, the same on all ranks, or fail with its sentence."""
@@ -193,7 +194,7 @@ class ActionModule(ActionBase):
         if self.labels:
             lacks = [host for host, each in zip(self.hosts, self._of("__vllm_tp2_evidence")) if not each.get("complete")]
             without = f" (without {', '.join(lacks)}: the evidence could not be collected or written)" if lacks else ""
-            evidence = f"Evidence: {self._option('evidence')}/{name}-{self.labels[-1]}/{without}"
+            evidence = f"Evidence: {self._setting('gb10_evidence')}/{name}-{self.labels[-1]}/{without}"
         if not stated.get("document") and "passed" not in followed:
             self._step_unit()  # the agent could not be installed on a rank, and nothing was stated
         text = "" if self._task.check_mode else plans.failure_of(head, head in alive, decision, stated, followed)

@@ -66,6 +66,7 @@ from ansible.playbook.task_include import TaskInclude
 from ansible.plugins.callback.default import CallbackModule as Default
 from ansible.plugins.loader import action_loader, filter_loader, lookup_loader, test_loader
 from ansible_collections.gb10.cluster.plugins.plugin_utils import fault_text
+from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_files import load_specs
 from ansible_collections.gb10.cluster.plugins.plugin_utils.run_report import Line, RunReport
 from ansible_collections.gb10.cluster.plugins.plugin_utils.tally import RUN
 
@@ -101,6 +102,8 @@ def load_plugins() -> None:
     filter_loader.get("gb10.cluster.render_rank")
     test_loader.get("ansible.builtin.defined")
     lookup_loader.get("gb10.cluster.serving_group", class_only=True)
+    lookup_loader.get("gb10.cluster.setting", class_only=True)
+    load_specs()  # the lookup reads the option of another role
     action_loader.get("gb10.cluster.serving_plan", class_only=True)
 
 
@@ -111,16 +114,14 @@ def is_json(line: str) -> bool:
     return False
 
 
-def blocks_of(task: Any) -> tuple[str, list[str]]:
-    """Return the ID of the block that rescues a failure of the task, empty if there is none, and those of all blocks around it."""
-    rescuer, around, child, parent = "", [], task, getattr(task, "_parent", None)
+def is_rescued(task: Any) -> bool:
+    """Return whether a block rescues a failure of the task. Its rescue reports the cause."""
+    child, parent = task, getattr(task, "_parent", None)
     while parent is not None:
-        if isinstance(parent, Block):
-            around.append(str(parent._uuid))
-            if not rescuer and parent.rescue and any(each._uuid == child._uuid for each in parent.block):
-                rescuer = around[-1]
+        if isinstance(parent, Block) and parent.rescue and any(each._uuid == child._uuid for each in parent.block):
+            return True
         child, parent = parent, getattr(parent, "_parent", None)
-    return rescuer, around
+    return False
 
 
 class CallbackModule(Default):
@@ -260,14 +261,11 @@ class CallbackModule(Default):
     @quietly
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
         """Note a fault, or a failure that a block rescues."""
-        rescuer, around = blocks_of(result.task)
-        self._end(result, "ok" if rescuer else "failed")
+        rescued = is_rescued(result.task)
+        self._end(result, "ok" if rescued else "failed")
         where = self._where(result.host.get_name(), result.task)
-        lines = fault_text.failure(where[-1], result.result)
-        if rescuer and not ignore_errors:
-            self._report.rescued(*where, lines, rescuer)
-        elif not ignore_errors:
-            self._report.fault("failed", *where, lines, around)
+        if not ignore_errors:
+            self._report.fault("failed", *where, fault_text.failure(where[-1], result.result), rescued)
 
     @quietly
     def v2_runner_on_unreachable(self, result: Any) -> None:

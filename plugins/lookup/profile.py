@@ -26,23 +26,22 @@ options:
     elements: str
   gb10_profile:
     description:
-      - Name of the selected profile.
+      - "The profile that the pair serves: a shipped one, or one of C(gb10_profiles)."
     type: str
-    default: b12x-fp8-1m
     vars:
       - name: gb10_profile
   gb10_profiles:
     description:
-      - Profiles of your own, a mapping of names to profiles.
+      - Your profiles, a mapping of names to profiles. A profile can extend a shipped one and set only what differs.
     type: dict
-    default: {}
     vars:
       - name: gb10_profiles
   gb10_profiles_directory:
     description:
-      - Directory on the controller with profiles of your own, V(NAME.yml) each. O(gb10_profiles) wins over a file of the same name.
+      - >-
+        Directory on the controller with profiles of your own, one C(NAME.yml) each, which C(import.yml) writes. C(gb10_profiles) wins over a file
+        of the same name. A relative path starts where ansible-playbook runs.
     type: path
-    default: own-profiles
     vars:
       - name: gb10_profiles_directory
 seealso:
@@ -88,7 +87,7 @@ from typing import Any
 import yaml
 from ansible.errors import AnsibleError
 from ansible.plugins.lookup import LookupBase
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import DEFAULT_PROFILE
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import default_of
 from ansible_collections.gb10.cluster.plugins.plugin_utils.image_folders import PROFILES_DIR, located
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_schema import ProfileError
@@ -161,9 +160,9 @@ class LookupModule(LookupBase):
         """Return one resolved profile for each term, or the selected one."""
         self.set_options(var_options=variables, direct=kwargs)
         # Options that come from variables arrive as written: templates in them are resolved here.
-        directory = self._templar.template(self.get_option("gb10_profiles_directory"))
-        users = own_profiles(directory, self._templar.template(self.get_option("gb10_profiles")) or {})
-        selected = self._templar.template(self.get_option("gb10_profile")) or DEFAULT_PROFILE
+        given = {name: self._templar.template(self.get_option(name)) for name in ("gb10_profile", "gb10_profiles", "gb10_profiles_directory")}
+        selected, users, directory = (default_of(name) if value is None else value for name, value in given.items())
+        users, selected = own_profiles(directory, users or {}), selected or default_of("gb10_profile")
         shipped = shipped_profiles()
         names = [t for t in terms or [] if t is not None] or [selected]
         try:

@@ -12,11 +12,11 @@ short_description: Make two machines reachable over SSH, and write their invento
 author:
   - The gb10.cluster authors (@gb10-cluster)
 description:
-  - Without O(machines), it asks for the addresses and the login of two machines, makes their login by key work, and checks sudo. OpenSSH asks for an
+  - Without O(machines), it asks for the addresses and the login of two machines and for the profile, and makes the login by key work. OpenSSH asks for an
     unknown host key and for the password of the login, C(ssh-copy-id) installs the key. A changed host key is refused.
-  - With O(machines), it shows what the modules M(gb10.cluster.preflight_info) and M(gb10.cluster.roce_info) read, asks for the profile and, if other
-    tools configured the rails, what to do with that, and writes C(hosts.yml) and C(group_vars/gb10.yml) after it has shown them.
-  - What the inventory has, or C(-e) gives, is not asked for. A file with other values is replaced as a whole, after a question.
+  - With O(machines), it shows what the modules M(gb10.cluster.preflight_info) and M(gb10.cluster.roce_info) read, asks what to do if other
+    tools configured the rails, and writes C(hosts.yml) and C(group_vars/gb10.yml) after it has shown them.
+  - What C(-e) gives is not asked for. A file with other content is replaced as a whole, after a question, and kept with C(~) at the end of its name.
   - A password is asked for on the terminal, that of sudo can come from C(--ask-become-pass). It is not stored.
   - This is an action plugin. It runs on the controller. The playbook C(setup.yml) runs it.
 options:
@@ -28,6 +28,9 @@ options:
     description: The machines that this module returned without this option.
     type: list
     elements: dict
+  values:
+    description: The variables of the group that this module returned without O(machines).
+    type: dict
   nodes:
     description: What M(gb10.cluster.preflight_info) returned on each machine.
     type: list
@@ -37,11 +40,8 @@ options:
     type: list
     elements: dict
   profiles:
-    description: All profiles, as P(gb10.cluster.profile#lookup) returns them for the term V(*).
+    description: All profiles, as P(gb10.cluster.profile#lookup) returns them for the term V(*). Needed without O(machines).
     type: dict
-  model_store:
-    description: The folder of the model weights that this module returned.
-    type: str
 extends_documentation_fragment:
   - gb10.cluster.attributes
   - gb10.cluster.internal
@@ -58,6 +58,7 @@ EXAMPLES = r"""
 - name: Reach two machines
   gb10.cluster.setup:
     inventory: inventories/mine
+    profiles: "{{ lookup('gb10.cluster.profile', '*') }}"
   register: access
 """
 
@@ -67,14 +68,14 @@ machines:
   returned: without O(machines)
   type: list
   elements: dict
-  sample: [{name: spark-1, address: 192.168.1.11, user: nvidia, port: "", key: "", local: false, machine_id: "", asks: false}]
-model_store:
-  description: The folder of the model weights.
+  sample: [{name: spark-1, address: 192.168.1.11, user: nvidia, machine_id: "", asks: false}]
+values:
+  description: The variables of the group that follow from the answers.
   returned: without O(machines)
-  type: str
-  sample: /srv/models
+  type: dict
+  sample: {ansible_user: nvidia, gb10_profile: b12x-fp8-1m, gb10_model_store: /srv/models}
 password:
-  description: The password of sudo for the tasks of this run, empty if it asks for none. A result with a password is hidden from all callbacks.
+  description: The password of sudo for the tasks of this run, empty if none is needed. A result with a password is hidden from all callbacks.
   returned: without O(machines)
   type: str
   sample: ""

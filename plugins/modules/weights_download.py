@@ -212,7 +212,7 @@ def explain_failure(log: str, params: Mapping[str, Any]) -> str:
 def check_place(params: Mapping[str, Any], path: str) -> None:
     """Fail if the download may not write to the folder, or if there is not enough room. Raises ManifestError."""
     if not (path + "/").startswith(posixpath.normpath(params["store"]) + "/"):
-        raise ManifestError(f"{path} is not below {params['store']}, the folder that the download may write to: correct weights_path or weights_model_store")
+        raise ManifestError(f"{path} is not below {params['store']}, the folder that the download may write to: correct weights_path or gb10_model_store")
     size, free = int(params["size_gib"] * manifest.GIB), model_folder.free_bytes(path)
     need = max(0, size - size_of(path)) + params["reserve_bytes"]
     if size and need > free:

@@ -159,7 +159,7 @@ class ProfileChecks:
         if not size:
             self._expressions(host, profile, False)
             return
-        store = values.get("vllm_tp2_model_store") or value_of(values, "gb10_model_store")
+        store = value_of(values, "gb10_model_store")
         if not boolean(values.get("vllm_tp2_weights_writable") or False, strict=False):
             for text in writable_weights(profile, str(store)):
                 self._add_profile_fault(host, text)

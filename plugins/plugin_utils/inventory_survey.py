@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -61,7 +62,6 @@ class Survey:
         self.folders = [*playbooks, str(task_vars.get("playbook_dir") or ".")]
         roles = inventory_files.load_specs()
         self.specs: dict[str, Mapping[str, Any]] = {**CLUSTER_SPEC, **{name: spec for options in roles.values() for name, spec in options.items()}}
-        self.short = variables.short_names(self.specs)
         self.prefixes = {"gb10_": "the cluster", **{f"{role}_": f"the role {role}" for role in roles}}  # the first one wins in a hint
         played = {str(host) for host in task_vars.get("ansible_play_hosts_all") or ()}
         self.tags = {option: [str(tag) for tag in task_vars.get(key) or ()] for option, key in _TAGS.items()}
@@ -186,8 +186,10 @@ class Survey:
             self._add("host", host, name, f"its template fails; {kind}" if secret else f"its template fails: {reason}")
 
     def _foreign(self) -> list[str]:
-        """Return the patterns of the variables that belong to other collections."""
-        lists = [self.values.get(host, self.hostvars[host]).get("gb10_foreign_variables") for host in self.hosts]
+        """Return the patterns of the variables that belong to other collections. Without the password of a vault there are none: the files are not read."""
+        lists = []
+        with contextlib.suppress(AnsibleError):
+            lists = [self.values.get(host, self.hostvars[host]).get("gb10_foreign_variables") for host in self.hosts]
         return [str(each) for value in lists if isinstance(value, list) for each in value]
 
     def _check_names(self) -> None:
@@ -230,10 +232,9 @@ class Survey:
 
     def _check_extra(self) -> None:
         """Extra variables (-e): the names of all, and the values of those that only a playbook reads."""
-        short = {word: self.specs[name] for word, name in self.short.items()}
-        known, foreign = {**self.specs, **short, **PLAYBOOK_SPEC}, self._foreign()
+        known, foreign = {**self.specs, **PLAYBOOK_SPEC}, self._foreign()
         for name, value in self.extra.items():
-            spec = PLAYBOOK_SPEC.get(name) or short.get(name)
+            spec = PLAYBOOK_SPEC.get(name)
             text, near = variables.unknown_variable(name, known, self.prefixes, foreign, typed=True)
             if name == "_raw_params":  # a word can be a part of a secret
                 self._add("run", EXTRA, "-e", "a word has no name and '='; expected NAME=VALUE, and a value with spaces in quotes: -e \"NAME='two words'\"")
@@ -241,7 +242,7 @@ class Survey:
                 (self.found if near else self.warned).append(Fault(Place("run", EXTRA, name), text))
             elif spec:
                 given = value.split(",") if spec.get("type") == "list" and isinstance(value, str) else value
-                for below, fault in rules.faults(self.short.get(name, name), given, spec):
+                for below, fault in rules.faults(name, given, spec):
                     self._add("run", EXTRA, name, fault, below)
 
     def _check_limit(self, name: str, members: Sequence[str]) -> None:

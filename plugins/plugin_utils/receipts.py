@@ -50,7 +50,7 @@ def keep(receipts: str | None, receipt: dict[str, Any]) -> dict[str, Any]:
         if receipt.get("passed"):
             write_atomically(str(good), text, 0o600)
     except (OSError, ValueError) as error:
-        kept["warning"] = f"The receipt cannot be written below {folder} on the controller ({error}). The verdict does not depend on it: see vllm_tp2_receipts."
+        kept["warning"] = f"The receipt cannot be written below {folder} on the controller ({error}). The verdict does not depend on it: see gb10_receipts."
     return kept
 
 

@@ -4,8 +4,7 @@
 """PRIVATE: what the report of a serving group reads on the controller, and what it shows, as figures and tables. Controller only.
 
 It reads results of this run, receipts and bench results, and what an earlier report read of a node. What is not JSON is left out.
-A figure is a mapping: kind (stages, bars, lines), title, desc (its content in words), unit, labels, series (a list of name and values).
-Values of `lines` are pairs of x and y, and `epoch` tells that x is a time. The page has a sentence for a section without data.
+A figure is a mapping: kind (stages, bars, lines), title, desc (in words), unit, labels, series (name and values; of `lines` pairs, `epoch`: x is a time).
 """
 
 from __future__ import annotations
@@ -23,23 +22,18 @@ from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import 
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.bench import compared, words_of
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.gate import finite
 from ansible_collections.gb10.cluster.plugins.module_utils._node.group_state import rank_fault, unread
-from ansible_collections.gb10.cluster.plugins.module_utils._node.memory import Sample, parse_series
+from ansible_collections.gb10.cluster.plugins.module_utils._node.memory import Sample
 from ansible_collections.gb10.cluster.plugins.module_utils._node.releases import brief
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.standing import seconds_text
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import plain
 from ansible_collections.gb10.cluster.plugins.plugin_utils.receipts import MOST_FILES, in_order
 
 Found = Mapping[str, Any]
-CACHE = "report-nodes.json"
-RECORDS = ("read_at", "receipts", "events", "memory", "bandwidth")
-MOST_BOOTS, MOST_RELEASES, MOST_ROWS, MOST_POINTS = 200, 12, 40, 300
+CACHE, RECORDS = "report-nodes.json", ("read_at", "receipts", "events", "memory", "bandwidth")
+MOST_BOOTS, MOST_RELEASES, MOST_ROWS, MOST_POINTS, GAP_SECONDS = 200, 12, 40, 300, 300.0  # seconds between two samples that interrupt a line
 MOST_PROBLEMS, MOST_RANKS, MOST_STAGES, MOST_UNKNOWN, LONGEST_BOOT = 6, 32, 40, 8, 7 * 86400.0  # what a receipt has beyond this is not of a boot
-GAP_SECONDS = 300.0  # between two samples, from which on a line is interrupted
-ENOUGH_OF_A_DAY = 30  # samples; a younger agent has more in its last half hour
-#: The words of a stage for people; a stage of a later version stands for itself.
-STAGE_WORDS = dict(zip(STAGES, (
-    "starting", "arguments", "configuration", "rendezvous", "weights", "KV cache", "CUDA graphs", "engine", "API", "completions",
-)))  # fmt: skip
+_WORDS = ("starting", "arguments", "configuration", "rendezvous", "weights", "KV cache", "CUDA graphs", "engine", "API", "completions")
+STAGE_WORDS = dict(zip(STAGES, _WORDS))  # a stage of a later version stands for itself
 MEMORY_HEAD = ("rank", "lowest MemAvailable, GiB", "lowest MemFree, GiB", "swap used since the first sample, GiB")
 PUBLISHED, MINIMUM = "published by the source", "the gate's minimum"
 #: The title and the head of the table of each section.
@@ -53,15 +47,13 @@ SECTIONS: dict[str, tuple[str, Sequence[str]]] = {
     "verdicts": ("Verdicts", ("time", "release", "profile", "verdict", "duration", "sentence")),
     "events": ("Last events of the agent", ("time", "kind", "event")),
 }
+POOLS = (("KV pool", "tokens", "effective_tokens", "kv_pool_tokens"), ("Concurrency at the full context", "requests", "concurrency", "max_concurrency"))
 #: Of the last good boot: name, place in its receipt, form.
 CARDS = (
     ("KV pool", "pool", "effective_tokens", "{:,.0f} tokens"), ("context", "pool", "context", "{:,.0f} tokens"),
     ("concurrency", "pool", "concurrency", "{:,.2f}"), ("decode, one stream", "measured", "decode_tok_s", "{:,.1f} tokens/s"),
     ("prefill", "measured", "prefill_tok_s", "{:,.0f} tokens/s"),
 )  # fmt: skip
-
-
-# --- what is read
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -86,10 +78,8 @@ def bench_in(folder: Path, group: str) -> dict[str, Any]:
 
 def _read(fabric: Found, info: Found) -> dict[str, Any]:
     """Return what this run has read of a node, as it is kept for later reports; if it has not, only `problem`, why not."""
-    if not info or info.get("skipped"):
-        return {"problem": "it is not in this run"}
-    if info.get("unreachable"):
-        return {"problem": "the node is unreachable"}
+    if not info or info.get("skipped") or info.get("unreachable"):
+        return {"problem": "the node is unreachable" if info and info.get("unreachable") else "it is not in this run"}
     if info.get("failed"):
         return {"problem": str(info.get("msg") or "no reason is given").strip().splitlines()[0][:300].rstrip(".")}
     available = at(info, "memory", "available_kib")
@@ -100,7 +90,7 @@ def _read(fabric: Found, info: Found) -> dict[str, Any]:
 
 
 def nodes_of(hosts: Sequence[str], results: Mapping[str, Found], folder: Path) -> dict[str, dict[str, Any]]:
-    """Return by host what is known of each node: read in this run, else by an earlier report, with `problem`. What this run has read is kept.
+    """Return by host what is known of each node: read in this run, else by an earlier report, with `problem`, and keep what this run has read.
 
     `results` are, by host, `fabric` and `info`: the results of roce_info and vllm_rank_info. Raises OSError.
     """
@@ -112,9 +102,6 @@ def nodes_of(hosts: Sequence[str], results: Mapping[str, Found], folder: Path) -
     return known
 
 
-# --- words and forms
-
-
 def at(found: Any, *path: str) -> Any:
     """Return a value inside mappings; None if one of the keys is missing."""
     for key in path:
@@ -122,14 +109,17 @@ def at(found: Any, *path: str) -> Any:
     return found
 
 
-def minute(stamp: object) -> str:
-    """Return a time stamp without its seconds, for people."""
+def _minute(stamp: object) -> str:
     return str(stamp or "not known")[:16].replace("T", " ")
 
 
-def took(found: Found) -> str:
-    """Return how long a boot or an event took."""
-    return seconds_text(finite(found.get("seconds")) or 0.0)
+def _verdict(boot: Found) -> list[str]:
+    """Return how a boot ended, and how long it took, in words."""
+    return ["passed" if boot.get("passed") else f"failed: {boot.get('class') or 'not known'}", seconds_text(finite(boot.get("seconds")) or 0.0)]
+
+
+def _ranks(boot: Found | None) -> list[tuple[str, Found]]:
+    return [(f"rank {int(each.get('rank') or 0)} on {each.get('host')}", each) for each in (at(boot, "ranks") or [])[:MOST_RANKS]]
 
 
 def section(name: str, figures: Sequence[Found] = (), rows: Sequence[Sequence[str]] = (), text: Sequence[str] = ()) -> dict[str, Any]:
@@ -144,19 +134,6 @@ def bars(title: str, unit: str, labels: Sequence[str], series: Mapping[str, Sequ
     form = "{:,.0f}" if unit == "tokens" else "{:,.4g}"
     words = [f"{label}: " + ", ".join(f"{name} {form.format(values[place])}" for name, values in shown if values[place]) for place, label in enumerate(labels)]
     return {"kind": "bars", "title": title, "desc": f"In {unit}. {'; '.join(words)}.", "unit": unit, "labels": list(labels), "series": shown}
-
-
-def verdict_words(boot: Found) -> str:
-    """Return how a boot ended, in words."""
-    return "passed" if boot.get("passed") else f"failed: {boot.get('class') or 'not known'}"
-
-
-def ranks_of(boot: Found | None) -> list[tuple[str, Found]]:
-    """Return the ranks of a boot with their place in words."""
-    return [(f"rank {int(each.get('rank') or 0)} on {each.get('host')}", each) for each in (at(boot, "ranks") or [])[:MOST_RANKS]]
-
-
-# --- boots
 
 
 def stage_times(rank: Found, seconds: float) -> dict[str, float]:
@@ -176,18 +153,18 @@ def boot_section(boots: Sequence[Found]) -> dict[str, Any]:
     good = [boot for boot in boots if boot.get("passed")]
     figures, rows, text = [], [], []
     for boot in [*boots[-1:], *(good[-1:] if good and boots[-1] is not good[-1] else [])]:
-        title = f"Release {boot.get('release')}, {minute(boot.get('time'))}: {verdict_words(boot)} after {took(boot)}"
-        ranks = [(place, stage_times(each, min(finite(boot.get("seconds")) or 0.0, LONGEST_BOOT))) for place, each in ranks_of(boot)]
+        title = f"Release {boot.get('release')}, {_minute(boot.get('time'))}: {' after '.join(_verdict(boot))}"
+        ranks = [(place, stage_times(each, min(finite(boot.get("seconds")) or 0.0, LONGEST_BOOT))) for place, each in _ranks(boot)]
         ranks = [(place, times) for place, times in ranks if sum(times.values()) > 0]
         if not ranks:
             text.append(f"{title}. It has no stages: it ended before a log line was read.")
             continue
         seen = {word for _place, times in ranks for word in times}
-        words = [*(word for word in STAGE_WORDS.values() if word in seen), *sorted(seen - set(STAGE_WORDS.values()))[:MOST_UNKNOWN]]
+        words = [*(word for word in _WORDS if word in seen), *sorted(seen.difference(_WORDS))[:MOST_UNKNOWN]]
         spent = [[place, ", ".join(f"{word} {seconds_text(each)}" for word, each in times.items() if each >= 1)] for place, times in ranks]
         series = [(word, [times.get(word) for _place, times in ranks]) for word in words]
-        desc = "; ".join(map(": ".join, spent))
-        figures.append({"kind": "stages", "title": title, "desc": desc, "unit": "s", "labels": [place for place, _times in ranks], "series": series})
+        desc, labels = "; ".join(map(": ".join, spent)), [place for place, _times in ranks]
+        figures.append({"kind": "stages", "title": title, "desc": desc, "unit": "s", "labels": labels, "series": series})
         rows += [[str(boot.get("release")), *row] for row in spent]
     text += ["A worker's log has no stage after its KV cache or its CUDA graphs: its last bar goes on until the boot ends."] if rows else []
     return section("boot", figures, rows, text)
@@ -202,62 +179,38 @@ def memory_figure(title: str, samples: Sequence[Sample], is_epoch: bool) -> dict
         for name, value in zip(series, (each.available, each.free, each.swap_free)):
             series[name] += [(each.seconds, None)] if number and each.seconds - kept[number - 1].seconds > gap else []
             series[name].append((each.seconds, round(value / 1024, 2)))
-    if not any(each.swap_free for each in kept):
-        del series["SwapFree"]
-    low = min(samples, key=lambda each: each.available)
+    low, shown = min(samples, key=lambda each: each.available), [each for each in series.items() if each[0] != "SwapFree" or any(s.swap_free for s in kept)]
     when = time.strftime("at %Y-%m-%d %H:%M", time.gmtime(low.seconds)) if is_epoch else f"{seconds_text(low.seconds)} after the start"
     desc = f"In GiB. The lowest MemAvailable of {title} is {low.available / 1024:.1f} GiB, {when}."
-    return {"kind": "lines", "title": title, "desc": desc, "unit": "GiB", "epoch": is_epoch, "labels": [], "series": list(series.items())}
+    return {"kind": "lines", "title": title, "desc": desc, "unit": "GiB", "epoch": is_epoch, "labels": [], "series": shown}
 
 
-def memory_section(name: str, series: Sequence[tuple[str, Sequence[Sample]]], is_epoch: bool, text: Sequence[str] = ()) -> dict[str, Any]:
+def memory_section(name: str, series: Mapping[str, Sequence[Sample]], is_epoch: bool, text: Sequence[str] = ()) -> dict[str, Any]:
     """Return the section of the memory of the ranks that have samples."""
-    ranks, rows = [(place, samples) for place, samples in series if len(samples) > 1], []
+    ranks, rows = [(place, samples) for place, samples in series.items() if len(samples) > 1], []
     for place, samples in ranks:
         swap = max(0, samples[0].swap_free - min(each.swap_free for each in samples))
         rows.append([place, *(f"{each / 1024:.1f}" for each in (min(s.available for s in samples), min(s.free for s in samples), swap))])
     return section(name, [memory_figure(place, samples, is_epoch) for place, samples in ranks], rows, text)
 
 
-def boot_memory_section(boots: Sequence[Found]) -> dict[str, Any]:
-    """Return the memory of all ranks during the last boot that has samples."""
-    boot = next((each for each in reversed(boots) if any(rank.get("memory_series") for _place, rank in ranks_of(each))), None)
-    text = [f"The boot of {minute(boot.get('time'))}, which {verdict_words(boot)}."] if boot else []
-    return memory_section("boot-memory", [(place, parse_series(rank.get("memory_series"))) for place, rank in ranks_of(boot)], False, text)
+def memory_sections(boots: Sequence[Found], nodes: Mapping[str, Found]) -> list[dict[str, Any]]:
+    """Return the memory of all ranks during the last boot that has samples, and during the last day, or the last half hour of a new agent."""
+    boot = next((each for each in reversed(boots) if any(rank.get("memory_series") for _place, rank in _ranks(each))), None)
+    text = [f"The boot of {_minute(boot.get('time'))}, which {_verdict(boot)[0]}."] if boot else []
+    series = {place: [parse_series(at(node, "memory", key)) for key in ("day", "recent")] for place, node in nodes.items()}
+    latest = {place: day if len(day) >= min(30, len(recent)) else recent for place, (day, recent) in series.items()}  # a young agent has few of a day
+    of_boot = memory_section("boot-memory", {place: parse_series(rank.get("memory_series")) for place, rank in _ranks(boot)}, False, text)
+    return [of_boot, memory_section("memory", latest, True)]
 
 
-def memory_of(node: Found) -> list[Sample]:
-    """Return the memory of a node during the last day, or the last half hour of a new agent."""
-    day, recent = (parse_series(at(node, "memory", key)) for key in ("day", "recent"))
-    return day if len(day) >= ENOUGH_OF_A_DAY or len(day) > len(recent) else recent
-
-
-# --- figures over releases
-
-
-def over_releases(
-    boots: Sequence[Found], profiles: Found, title: str, unit: str, measured: tuple[str, str], compare: Mapping[str, tuple[str, ...]]
-) -> list[Found]:  # fmt: skip
-    """Return bars of one figure of the last good boot of each release, next to those of its profile; nothing if nothing was measured.
-
-    `measured` is the place of the figure in a receipt, `compare` are places in a profile.
-    """
+def over_releases(boots: Sequence[Found], profiles: Found, title: str, unit: str, measured: tuple[str, str], compare: Found) -> list[Found]:
+    """Return bars of the figure at a place of the receipts, of the last good boot of each release, next to those at places of its profile."""
     last = {str(boot.get("release")): boot for boot in boots if boot.get("passed") and finite(at(boot, *measured))}
     shown = list(last.values())[-MOST_RELEASES:]
     labels = [f"{str(boot.get('release'))[:8]} {boot.get('profile') or ''}".strip() for boot in shown]
-    series = {"measured": [at(boot, *measured) for boot in shown]}
-    series |= {name: [at(profiles, str(boot.get("profile")), *place) for boot in shown] for name, place in compare.items()}
-    return [bars(title, unit, labels, series)] if shown else []
-
-
-def pool_section(boots: Sequence[Found], profiles: Found) -> dict[str, Any]:
-    """Return KV pool and concurrency over the releases."""
-    figures: list[Found] = []
-    for title, unit, key, published in (
-        ("KV pool", "tokens", "effective_tokens", "kv_pool_tokens"), ("Concurrency at the full context", "requests", "concurrency", "max_concurrency"),
-    ):  # fmt: skip
-        figures += over_releases(boots, profiles, title, unit, ("pool", key), {PUBLISHED: ("published", published), MINIMUM: ("gate", key, "min")})
-    return section("pool", figures)
+    series = {name: [at(profiles, str(boot.get("profile")), *place) for boot in shown] for name, place in compare.items()}
+    return [bars(title, unit, labels, {"measured": [at(boot, *measured) for boot in shown], **series})] if shown else []
 
 
 def speed_section(boots: Sequence[Found], profiles: Found, bench: Found) -> dict[str, Any]:
@@ -277,42 +230,26 @@ def speed_section(boots: Sequence[Found], profiles: Found, bench: Found) -> dict
     return section("speed", figures, rows)
 
 
-# --- tables
-
-
 def rails_section(nodes: Mapping[str, Found]) -> dict[str, Any]:
     """Return the rails of all ranks, what is wrong with them, and their bandwidth."""
     rows, text, measured = [], [], []
     for place, node in nodes.items():
         fabric, tested, host = node.get("fabric") or {}, node.get("bandwidth") or {}, place.partition(" on ")[2]
         for rail in fabric.get("rails") or []:
-            speed = finite(rail.get("speed_mbps"))
-            link = ["up" if rail.get("carrier") else "down", f"{speed / 1000:g} Gb/s" if speed else None]
-            cells = [*(rail.get(key) for key in ("netdev", "hca", "ipv4")), *link, rail.get("mtu"), rail.get("gid_index")]
-            rows.append([place, *("-" if each is None else str(each) for each in cells)])
+            speed, link = finite(rail.get("speed_mbps")), "up" if rail.get("carrier") else "down"
+            cells = [*(rail.get(key) for key in ("netdev", "hca", "ipv4")), link, f"{speed / 1000:g} Gb/s" if speed else None]
+            rows.append([place, *("-" if each is None else str(each) for each in [*cells, rail.get("mtu"), rail.get("gid_index")])])
         text += [f"{place}: {each.get('message')} {each.get('remedy') or ''}".strip() for each in (fabric.get("problems") or [])[:MOST_PROBLEMS]]
         measured += [(f"{host} {each['hca']}", each.get("gbps")) for each in (tested.get("rails") or [])[:MOST_RELEASES] if finite(each.get("gbps"))]
-        text += [f"Measured on {host} at {minute(tested.get('when'))}: {tested['message']}"] if tested.get("message") else []
+        text += [f"Measured on {host} at {_minute(tested.get('when'))}: {tested['message']}"] if tested.get("message") else []
     series = {"measured": [gbps for _name, gbps in measured], "wanted of a rail of a GB10": [Thresholds().rail_gbps] * len(measured)}
     figures = [bars("RDMA write, all rails at once", "Gb/s", [name for name, _gbps in measured], series)] if measured else []
     return section("rails", figures, rows, text)
 
 
-def verdict_section(boots: Sequence[Found]) -> dict[str, Any]:
-    """Return all verdicts, the newest first."""
-    rows = []
-    for boot in boots[: -MOST_ROWS - 1 : -1]:
-        drift = f" Changed since the last good boot: {'; '.join(map(str, boot['drift']))}." if boot.get("drift") else ""
-        shown = [str(boot.get("release") or ""), str(boot.get("profile") or ""), verdict_words(boot), took(boot), f"{boot.get('msg') or ''}{drift}"]
-        rows.append([minute(boot.get("time")), *shown])
-    return section("verdicts", rows=rows)
-
-
-def events_section(events: Sequence[Found]) -> dict[str, Any]:
-    """Return the last events of the agent, the newest first. The progress of boots is left out: the timeline shows it."""
-    shown = [each for each in events if each.get("kind") != "progress"][: -MOST_ROWS - 1 : -1]
-    rows = [[str(each.get("at") or "")[:19].replace("T", " "), str(each.get("kind") or ""), str(each.get("text") or "")] for each in shown]
-    return section("events", rows=rows)
+def _verdict_row(boot: Found) -> list[str]:
+    drift = f" Changed since the last good boot: {'; '.join(map(str, boot['drift']))}." if boot.get("drift") else ""
+    return [_minute(boot.get("time")), *(str(boot.get(key) or "") for key in ("release", "profile")), *_verdict(boot), f"{boot.get('msg') or ''}{drift}"]
 
 
 def cards(boots: Sequence[Found]) -> list[tuple[str, str]]:
@@ -320,7 +257,7 @@ def cards(boots: Sequence[Found]) -> list[tuple[str, str]]:
     boot: Found = next((each for each in reversed(boots) if each.get("passed")), {})
     out = [("profile", boot.get("profile")), ("model", ", ".join(boot.get("models") or [])), ("release", boot.get("release"))]
     out += [(name, form.format(finite(at(boot, part, key)))) for name, part, key, form in CARDS if finite(at(boot, part, key))]
-    return [(name, str(text)) for name, text in [*out, ("last good boot", boot and took(boot)), ("vLLM", boot.get("version"))] if text]
+    return [(name, str(text)) for name, text in [*out, ("last good boot", boot and _verdict(boot)[1]), ("vLLM", boot.get("version"))] if text]
 
 
 def plan(
@@ -332,19 +269,23 @@ def plan(
     for boot in [*receipts, *(boot for node in ranks.values() for boot in node.get("receipts") or [])]:
         by_time.setdefault((str(boot.get("time") or ""), str(boot.get("release") or "")), boot)
     boots = [by_time[key] for key in sorted(by_time, key=lambda key: key[0])][-MOST_BOOTS:]
-    events: Sequence[Found] = next((node["events"] for node in ranks.values() if node.get("events")), [])
-    state, rows, notes = str(status.get("state") or "unknown"), [], []
+    # The timeline shows the progress of boots.
+    events = [each for each in next((node["events"] for node in ranks.values() if node.get("events")), []) if each.get("kind") != "progress"]
+    state, rows, notes, pools = str(status.get("state") or "unknown"), [], [], list[Found]()
     for number, (host, node) in enumerate(zip(hosts, ranks.values())):
-        read = f"read at {minute(node['read_at'])}" if node.get("read_at") else "never read"
+        read = f"read at {_minute(node['read_at'])}" if node.get("read_at") else "never read"
         rows.append([str(number), host, str(node.get("state") or "-"), f"{read}; not now: {node['problem']}" if node.get("problem") else read])
         shown = f"What is shown of it was read at {node['read_at']}." if node.get("read_at") else "Nothing is known of it."
         notes += [f"{host} was not read: {node['problem']}. {shown}"] if node.get("problem") else []
+    for title, unit, key, published in POOLS:
+        pools += over_releases(boots, profiles, title, unit, ("pool", key), {PUBLISHED: ("published", published), MINIMUM: ("gate", key, "min")})
+    happened = [[str(each.get("at") or "")[:19].replace("T", " "), *(str(each.get(key) or "") for key in ("kind", "text"))] for each in events]
     return {
         "group": group, "made": made, "sentence": str(status.get("sentence") or f"The state of {group} was not read."), "notes": notes,
         "tone": "good" if state in ("serves", "busy") else "neutral" if status.get("ok") or state == "unknown" else "bad",
         "cards": cards(boots), "ranks": {"head": ["rank", "node", "state", "source"], "rows": rows},
         "sections": [
-            boot_section(boots), boot_memory_section(boots), memory_section("memory", [(place, memory_of(node)) for place, node in ranks.items()], True),
-            pool_section(boots, profiles), speed_section(boots, profiles, bench), rails_section(ranks), verdict_section(boots), events_section(events),
+            boot_section(boots), *memory_sections(boots, ranks), section("pool", pools), speed_section(boots, profiles, bench), rails_section(ranks),
+            section("verdicts", rows=[*map(_verdict_row, boots[: -MOST_ROWS - 1 : -1])]), section("events", rows=happened[: -MOST_ROWS - 1 : -1]),
         ],
     }  # fmt: skip

@@ -56,14 +56,10 @@ class Item:
     hosts: dict[str, list[str]] = field(default_factory=dict)
 
     def groups(self, order: dict[str, int]) -> dict[tuple[str, ...], list[str]]:
-        """Return the hosts by their lines. A fault that only refers to the list of another host belongs to that one."""
+        """Return the hosts by their lines."""
         found: dict[tuple[str, ...], list[str]] = {}
         for host in sorted(self.hosts, key=lambda host: order.get(host, len(order))):
             found.setdefault(tuple(line.removeprefix(f"{host}: ") if self.kind == "text" else line for line in self.hosts[host]), []).append(host)
-        for lines in [each for each in found if len(each) == 1 and self.kind == "failed"]:
-            whole = next((each for each in found if len(each) > 1 and lines[0].startswith(each[0].rstrip("."))), None)
-            if whole:
-                found[whole] += found.pop(lines)
         return found
 
 
@@ -92,7 +88,7 @@ class RunReport:
         self._part = Part("", False, self._began)
         self._items: dict[tuple[str, str], Item] = {}
         self._faults: list[tuple[str, list[str], tuple[str, ...]]] = []  # that were printed: part, hosts, lines
-        self._rescued: dict[str, tuple[str, tuple[str, str, str, str, Sequence[str]]]] = {}
+        self._rescued: dict[str, tuple[str, str, str, str, Sequence[str]]] = {}
         self._flight: dict[tuple[str, str], tuple[str, str, float]] = {}
         self._counts: Counter[str] = Counter()
         self._hosts: set[str] = set()
@@ -145,15 +141,12 @@ class RunReport:
             self._part.reported = self._reported = True
             self._summed = self._summed or is_summary
 
-    def fault(self, kind: str, part: str, host: str, key: str, task: str, lines: Sequence[str], around: Sequence[str] = ()) -> None:
-        """Add a fault that is final. `around` has the blocks around the task: if one of them rescues an earlier fault, that is the cause."""
-        block, cause = self._rescued.pop(host, ("", None))
-        first = cause[-1][0] if cause and block in around else ""
-        self.add(kind, part, host, key, task, lines if not first or first in "\n".join(lines) else [*lines, f"Before that: {first}"])
-
-    def rescued(self, part: str, host: str, key: str, task: str, lines: Sequence[str], block: str) -> None:
-        """Keep a failure that a block rescues. It is printed only if the host fails in the end."""
-        self._rescued[host] = (block, (part, host, key, task, lines))
+    def fault(self, kind: str, part: str, host: str, key: str, task: str, lines: Sequence[str], is_rescued: bool = False) -> None:
+        """Add a fault. One that a block rescues is printed only if the host fails in the end without another one."""
+        if is_rescued:
+            self._rescued[host] = (part, host, key, task, lines)
+        else:
+            self.add(kind, part, host, key, task, lines)
 
     # what is due
 
@@ -182,7 +175,7 @@ class RunReport:
         named = {host for _part, hosts, _lines in self._faults for host in hosts} | {host for item in self._items.values() for host in item.hosts}
         for host in set(failed) - named:
             if host in self._rescued:  # the tags left out its rescue
-                self.add("failed", *self._rescued[host][1])
+                self.add("failed", *self._rescued[host])
         lines, took, counts = self._close(), duration(self._clock() - self._began), self._counts
         changed = ", ".join(f"{counts[host]} change{'' if counts[host] == 1 else 's'} on {host}" for host in self._ordered(counts)) + "."
         if len(counts) > NAMED_HOSTS:

@@ -23,11 +23,14 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils.compose_yaml import c
 
 #: What a run reads of the options. The profile has the changes of the inventory.
 OPTIONS = (
-    "again", "allow_unsafe_memory", "api_key", "api_open", "attempts", "cap_add", "collective_test", "completion_timeout", "directory", "drain_seconds",
-    "evidence", "extra_env", "fabric_env", "failure_classes", "gate_strict", "healthcheck", "infiniband", "ipc", "keep_releases", "log_max_file",
-    "log_max_size", "memlock", "model_store", "no_new_privileges", "phase_seconds", "plan", "receipts", "restart", "rollback", "secret_env", "stack",
-    "takeover", "timeout", "wait_available", "wait_seconds", "weights_writable",
+    "allow_unsafe_memory", "api_key", "api_open", "attempts", "cap_add", "collective_test", "completion_timeout", "directory", "drain_seconds",
+    "extra_env", "fabric_env", "failure_classes", "gate_strict", "healthcheck", "infiniband", "ipc", "keep_releases", "log_max_file",
+    "log_max_size", "memlock", "no_new_privileges", "phase_seconds", "plan", "restart", "rollback", "secret_env", "stack",
+    "timeout", "wait_available", "wait_seconds", "weights_writable",
 )  # fmt: skip
+#: Those that have another name, as variables of the cluster or of the command line.
+SETTINGS = {"again": "again", "evidence": "gb10_evidence", "interfaces": "roce_interfaces", "model_store": "gb10_model_store", "receipts": "gb10_receipts",
+            "takeover": "takeover"}  # fmt: skip
 #: The part of a profile that is judged, or paces a start. The rest is rendered.
 JUDGED = ("gate", "launch")
 #: How an image is built, with paths of the controller, is in its reference and content.

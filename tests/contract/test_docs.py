@@ -63,7 +63,7 @@ def repo(tmp_path: Path) -> Path:
     (role / "defaults" / "main.yml").write_text(DEFAULTS, encoding="utf-8")
     (role / "tasks" / "main.yml").write_text('- ansible.builtin.debug:\n    msg: "{{ image_state }}"\n', encoding="utf-8")
     (role / "README.md").write_text(README, encoding="utf-8")
-    for folder, name in (("docs", "inventory.md"), ("docs", "day-to-day.md"), ("roles/preflight", "README.md")):
+    for folder, name in (("docs", "inventory.md"), ("docs", "day-to-day.md"), ("roles/preflight", "README.md"), ("roles/vllm_tp2", "README.md")):
         (tmp_path / folder).mkdir(exist_ok=True)
         shutil.copy(REPO / folder / name, tmp_path / folder / name)
     return tmp_path
@@ -107,6 +107,31 @@ def test_every_difference_has_a_sentence(repo: Path, file: str, old: str, new: s
     path.write_text(text.replace(old, new), encoding="utf-8")
     sentence = sentence.replace("{d}", "roles/image/defaults/main.yml").replace("{m}", "roles/image/meta/argument_specs.yml")
     assert any(sentence in each for each in docs.run(repo, check=True))
+
+
+SECOND = """
+- gb10.cluster.weights_copy: {streams: "{{ image_streams }}"}
+- ansible.builtin.debug: {msg: "{{ gb10_model_store | default('/srv/models') }}"}
+"""
+
+
+def test_a_second_name_default_or_description_has_a_sentence(repo: Path) -> None:
+    shutil.copytree(REPO / "plugins" / "modules", repo / "plugins" / "modules")
+    role, other = repo / "roles" / "image", repo / "roles" / "other" / "meta"
+    other.mkdir(parents=True)
+    (other / "argument_specs.yml").write_text("argument_specs: {main: {options: {other_group: {type: dict, description: In other words.}}}}", encoding="utf-8")
+    text = SPECS + "      image_streams: {type: int, default: 99, description: How many.}\n      gb10_rank: {type: int, description: Twice.}\n"
+    (role / "meta" / "argument_specs.yml").write_text(text, encoding="utf-8")
+    (role / "tasks" / "main.yml").write_text(SECOND, encoding="utf-8")
+    (role / "defaults" / "main.yml").write_text('image_limit: "{{ since | default(\'10m\') }}"\nimage_store: "{{ gb10_model_store }}"\n', encoding="utf-8")
+    assert list(docs.one_home(repo)) == [
+        "meta/argument_specs.yml: gb10_rank is an option of a role as well. Remove one of them",
+        "roles/image/defaults/main.yml: since has a second default. Read it by lookup('gb10.cluster.setting', 'since')",
+        "roles/image/defaults/main.yml: image_store is a second name of gb10_model_store. Remove it",
+        "roles/image/tasks/main.yml: gb10_model_store has a second default. Read it by lookup('gb10.cluster.setting', 'gb10_model_store')",
+        "plugins/modules/weights_copy.py: streams has the default 4, and roles/image/tasks/main.yml gives it image_streams with 99",
+        "roles/other/meta/argument_specs.yml: other_group has another description than image_group, which is the same",
+    ]
 
 
 @pytest.mark.parametrize("log", sorted((REPO / "tests/unit/fixtures/vllm_log").glob("*.log")), ids=lambda path: path.stem)

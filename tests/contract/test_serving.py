@@ -175,7 +175,7 @@ class Pair:
             "PATH": f"{REPO / 'tests/contract/stubs'}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         }
         given = {
-            "gb10_profile": "dspark-nvfp4-1m-seed", "vllm_tp2_evidence": str(self.folder / "evidence"), "vllm_tp2_receipts": str(self.folder / "receipts"),
+            "gb10_profile": "dspark-nvfp4-1m-seed", "gb10_evidence": str(self.folder / "evidence"), "gb10_receipts": str(self.folder / "receipts"),
             "vllm_tp2_plan": "off", "vllm_tp2_fabric_env": {"A": "b"}, "vllm_tp2_keep_releases": 9, "__vllm_tp2_command": "gb10",
             "__vllm_tp2_by": "admin@here", **variables,
         }  # fmt: skip

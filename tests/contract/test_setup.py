@@ -26,7 +26,7 @@ if ! grep -q "^$host " {folder}/known_hosts 2>/dev/null; then
   echo 'Host key verification failed.' >&2; exit 255
 fi
 case "$last" in
-*gb10-host*) echo "gb10-host spark-$host" | tr . -; echo "gb10-id id-$host"; echo gb10-sudo yes;;
+*gb10-machine*) echo "gb10-machine spark-$(echo $host | tr . -) id-$host yes";;
 *) PATH={folder}/remote:/usr/sbin:/usr/bin:/sbin:/bin exec sh -c "$last";;
 esac
 """
@@ -64,7 +64,7 @@ class Setup:
         """Run it with these extra variables, and without a terminal."""
         variables = json.dumps({"setup_inventory": str(self.mine), **answers})
         done = warm_playbook.ansible(self.folder, ["playbooks/setup.yml", "-e", variables, *arguments], env=self.env)
-        messages = re.findall(r'"msg": (".*")', done.stdout)
+        messages = re.findall(r'"msg": ("(?:[^"\\]|\\.)*")', done.stdout)
         return Done(done.rc, done.stdout, json.loads(messages[-1]) if messages else "")
 
 
@@ -110,30 +110,32 @@ def test_with_all_answers_it_asks_nothing_and_writes_an_inventory_that_is_valid(
     assert checked.rc == 0, checked.stdout[-2000:]
 
 
-def test_a_second_run_asks_nothing_and_keeps_what_was_edited(written: Written) -> None:
-    edits = (("b12x-fp8-1m", "fp8-512k  # mine"), ("/srv/models", "/dev/shm/models"))
-    path = written.edited(*edits, more="roce_mtu: 1500\nansible_port: 2222\n")
+def test_a_second_run_with_the_same_answers_writes_nothing(written: Written) -> None:
+    path = written.edited()
     before = path.read_bytes()
-    done = written.setup.run()
+    done = written.setup.run(**ANSWERS)
     assert done.rc == 0, done.stdout[-3000:]
-    assert "Free at /dev/shm/models: " in done.stdout, "the space is that of the store of the inventory"
-    calls = (written.setup.folder / "calls").read_text(encoding="utf-8")
-    assert "-p 2222 nvidia@10.0.0.1 sh -c" in calls
-    assert "Port=2222" in calls, "Ansible's own connection"
     assert f"{written.setup.mine} is up to date. Nothing was written." in done.stdout
     assert path.read_bytes() == before
 
 
-def test_a_new_answer_replaces_the_file_after_a_question_that_names_what_is_lost(written: Written) -> None:
+def test_a_new_answer_replaces_the_file_after_a_question_and_the_file_is_kept(written: Written) -> None:
     path = written.edited(("b12x-fp8-1m", "fp8-512k  # mine"), more="roce_mtu: 1500\nvllm_tp2_api_key: do-not-print\n")
     before = path.read_bytes()
-    done = written.setup.run(gb10_profile="fp8-1m")
+    done = written.setup.run(**ANSWERS, gb10_profile="fp8-1m")
     assert "-e setup_write=VALUE" in done.last_message
-    assert "not kept: gb10_profile, roce_mtu, vllm_tp2_api_key" in done.stdout
     assert "do-not-print" not in done.stdout
     assert path.read_bytes() == before
-    assert written.setup.run(gb10_profile="fp8-1m", setup_write="yes").rc == 0
+    assert written.setup.run(**ANSWERS, gb10_profile="fp8-1m", setup_write="yes").rc == 0
     assert path.read_text(encoding="utf-8") == written.values.replace("b12x-fp8-1m", "fp8-1m")
+    assert path.with_name("gb10.yml~").read_bytes() == before
+
+
+def test_a_misspelt_variable_is_refused_before_a_machine_is_contacted(written: Written) -> None:
+    done = written.setup.run(**ANSWERS, roce_foreign_policy="adpot", setup_haed="10.0.0.1")
+    assert done.rc != 0
+    for part in ("did you mean adopt?", "did you mean setup_head?"):
+        assert part in done.stdout
 
 
 def test_git_does_not_see_the_users_inventory() -> None:

@@ -48,23 +48,22 @@ PATHS = [
     "/", "//", "x", "srv/models", "../x", "/srv/../etc", "/srv/..", "/opt/../..", "/a\nb", "/srv/models\n", "/a\x1b[2J", "/a\x9b", "/a\u202eb", "/a\u2028",
     "", "~/x",
 ]  # fmt: skip
-STORES = ["gb10_model_store", "weights_model_store", "vllm_tp2_model_store", "preflight_model_store"]
+STORE = "gb10_model_store"
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("name", [*STORES, "weights_path", "vllm_tp2_directory"])
+@pytest.mark.parametrize("name", [STORE, "weights_path", "vllm_tp2_directory"])
 def test_a_path_that_leads_elsewhere_is_refused(name: str, path: str) -> None:
     assert rules.faults(name, path, {"type": "path"})
     for other in ("/srv/my models/\u00e4", "/srv/..models/a b"):
         assert not rules.faults(name, other, {"type": "path"})
 
 
-@pytest.mark.parametrize("name", STORES)
-def test_a_store_has_no_colon_which_ends_the_path_of_a_mount(name: str) -> None:
-    assert rules.faults(name, "/srv/mod:els", {"type": "path"})
+def test_a_store_has_no_colon_which_ends_the_path_of_a_mount() -> None:
+    assert rules.faults(STORE, "/srv/mod:els", {"type": "path"})
 
 
 @pytest.mark.parametrize("release", ["../x", "a/b", "-x", "a b", "a\n", "\x1b", "a" * 65, "*", "."])
 def test_a_release_with_another_name_is_refused(release: str) -> None:
-    assert rules.faults("vllm_tp2_rollback_release", release, {"type": "str"})
-    assert not rules.faults("vllm_tp2_rollback_release", "4f0c1d2e3f40", {"type": "str"})
+    assert rules.faults("rollback_release", release, {"type": "str"})
+    assert not rules.faults("rollback_release", "4f0c1d2e3f40", {"type": "str"})

@@ -118,7 +118,7 @@ HIGHEST_FLOOR_KB = 128_000_000 * HIGHEST_FLOOR_PERCENT // 100
 # Other variables may have all values of their type.
 RULES: dict[str, Rule] = {
     "gb10_fabric_first": _whole(1, 254),
-    **dict.fromkeys(("gb10_model_store", "preflight_model_store", "vllm_tp2_model_store", "weights_model_store"), _STORE),
+    "gb10_model_store": _STORE,
     **dict.fromkeys(("docker_log_max_size", "vllm_tp2_log_max_size"), _SIZE),
     **dict.fromkeys(("docker_log_max_file", "vllm_tp2_log_max_file"), _whole(1)),
     **dict.fromkeys(("docker_memlock", "docker_stack"), _LIMIT),
@@ -150,18 +150,18 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("vllm_tp2_attempts", "vllm_tp2_context", "vllm_tp2_keep_releases", "vllm_tp2_max_num_seqs"), _whole(1)),
     "vllm_tp2_directory": _pattern("an absolute path below /, without '..' and '$', such as /opt/gb10-cluster/vllm_tp2", _BELOW_ROOT),
     "vllm_tp2_drain_seconds": _whole(0),
-    "vllm_tp2_evidence_compare": _pattern("a name of letters, digits, dots, dashes and underscores, such as before, or empty", rf"(?:{LABEL})?"),
-    "vllm_tp2_evidence_label": _pattern("a name of letters, digits, dots, dashes and underscores, such as before", LABEL),
+    "evidence_compare": _pattern("a name of letters, digits, dots, dashes and underscores, such as before, or empty", rf"(?:{LABEL})?"),
+    "evidence_label": _pattern("a name of letters, digits, dots, dashes and underscores, such as before", LABEL),
     "vllm_tp2_gpu_memory_utilization": _number("a share of the memory, above 0 and at most 1, such as 0.8", 0, 1, above=True),
     **{f"vllm_tp2_healthcheck.{key}": _DURATION for key in ("interval", "start_interval", "start_period", "timeout")},
     "vllm_tp2_healthcheck.retries": _whole(1),
-    "vllm_tp2_logs_grep": Rule("a valid regular expression, such as 'error|warn'", _is_expression),
-    "vllm_tp2_logs_since": _pattern("a duration such as 90s, 10m, 2h or 1d", r"\d{1,9}(?:\.\d{1,9})?[smhd]"),
+    "grep": Rule("a valid regular expression, such as 'error|warn'", _is_expression),
+    "since": _pattern("a duration such as 90s, 10m, 2h or 1d", r"\d{1,9}(?:\.\d{1,9})?[smhd]"),
     "vllm_tp2_memlock": _pattern("unlimited, or a number of bytes such as 8388608", r"unlimited|infinity|-1|0*[1-9]\d*"),
     **dict.fromkeys(("vllm_tp2_completion_timeout", "vllm_tp2_phase_seconds", "vllm_tp2_timeout", "weights_timeout"), _SECONDS),
-    **dict.fromkeys(("vllm_tp2_sanity_concurrency", "vllm_tp2_smoke_requests"), _whole(1, 1024)),
-    **dict.fromkeys(("vllm_tp2_idle_power_w", "vllm_tp2_wedge_seconds"), _POSITIVE),
-    "vllm_tp2_rollback_release": _pattern("a release of status.yml such as 4f0c1d2e3f40, or empty", r"(?:[A-Za-z0-9][A-Za-z0-9_-]{0,63})?"),
+    **dict.fromkeys(("sanity_concurrency", "smoke_requests"), _whole(1, 1024)),
+    "vllm_tp2_idle_power_w": _POSITIVE,
+    "rollback_release": _pattern("a release of status.yml such as 4f0c1d2e3f40, or empty", r"(?:[A-Za-z0-9][A-Za-z0-9_-]{0,63})?"),
     "vllm_tp2_stack": _pattern("a number of bytes such as 67108864, or -1 for unlimited", r"-1|0*[1-9]\d*"),
     "vllm_tp2_wait_available": _number("a share of the memory, from 0 to 1, such as 0.7", 0, 1),
     # weights
@@ -177,7 +177,7 @@ SOURCES = {"image_source": "auto", "weights_source": "auto"}
 # Mappings -> the keys that they may have; other keys have no effect.
 KEYS: dict[str, tuple[str, ...]] = {
     "vllm_tp2_healthcheck": ("disable", "interval", "retries", "start_interval", "start_period", "test", "timeout"),
-    "vllm_tp2_validate_memory": ("total_kib", "available_kib", "free_kib"),
+    "validate_memory": ("total_kib", "available_kib", "free_kib"),
     "vllm_tp2_phase_seconds": (*(stage for stage in STAGES if stage != "ready"), "total"),
 }
 

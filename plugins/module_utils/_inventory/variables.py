@@ -89,7 +89,6 @@ def split_by_majority(values: Mapping[str, Any]) -> tuple[list[str], list[str]]:
 
 # --- Names of variables: the options of the roles, misspelt names, names of secrets.
 
-_SHORT = re.compile(r"\{\{ (\w+) \| default\(")
 # Variables of Ansible that lead to a host, and are written by hand.
 _CONNECTION = (
     *("ansible_host", "ansible_port", "ansible_user", "ansible_password", "ansible_ssh_private_key_file", "ansible_private_key_file"),
@@ -135,12 +134,6 @@ def role_options(specs: Mapping[str, Any], defaults: Mapping[str, Any] | None = 
         if is_computed(value) and "default" not in out.get(name, {"default": None}):
             out[name] = {**out[name], "default": value}
     return out
-
-
-def short_names(specs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Return the names for the command line that defaults read, such as ``since`` in ``{{ since | default('10m') }}``, and the option of each."""
-    found = {match[1]: name for name, spec in specs.items() for match in [_SHORT.match(str(spec.get("default")))] if match}
-    return {short: name for short, name in found.items() if short not in specs}
 
 
 def unknown_variable(name: str, known: Mapping[str, Any], prefixes: Mapping[str, str], foreign: Sequence[str] = (), typed: bool = False) -> tuple[str, bool]:

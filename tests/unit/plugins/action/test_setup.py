@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,12 +13,13 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.gb10.cluster.plugins.action import setup as plugin
 from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles
-from ansible_collections.gb10.cluster.plugins.plugin_utils import setup_ssh
+from ansible_collections.gb10.cluster.plugins.plugin_utils import setup_login
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
 
 FINGERPRINT = "SHA256:plhvoUvCXMV09zskKPOzZ4KTAE0rcWMnby3GXAMQATA"
 HOST_KEY = f"The authenticity of host 'x' can't be established.\nED25519 key fingerprint is {FINGERPRINT}.\nContinue (yes/no/[fingerprint])? "
-GIVEN = {"setup_head": "10.0.0.1", "setup_worker": "10.0.0.2", "setup_user": "nvidia"}
+GIVEN = {"setup_head": "10.0.0.1", "setup_worker": "10.0.0.2", "setup_user": "nvidia", "gb10_profile": "b12x-fp8-1m", "gb10_model_store": "/srv/models"}
+PROFILES = {name: resolve(name, shipped_profiles(), {}) for name in ("b12x-fp8-1m", "fp8-1m")}
 NODE = {
     "machine": {"arch": "aarch64", "product": "NVIDIA_DGX_Spark", "gb10": True},
     "dgx": {"present": True, "name": "DGX Spark", "base": "7.2.3", "ota": ""},
@@ -35,8 +35,7 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.folder, self.interactive = folder, True
         self.questions: dict[str, list[str]] = {}  # of OpenSSH, by address
-        self.sudo: dict[str, str] = {}  # the password by address
-        self.same, self.own = False, ""
+        self.asks, self.same = list[str](), False  # the addresses where sudo asks for a password
         self.answers, self.lines, self.prompts, self.private = list[str](), list[str](), list[str](), list[str]()
         self.replies: list[tuple[str, str]] = []
         self.become_pass = ""
@@ -44,7 +43,7 @@ class World:
     def run(self, *answers: str, extra: dict[str, Any] | None = None, **options: Any) -> dict[str, Any]:
         """Run the action with these extra variables and these answers on the terminal."""
         self.answers, self.prompts, self.private, self.lines = list(answers), [], [], []
-        given = {"inventory": str(self.folder), "machines": None, "nodes": None, "fabrics": None, "profiles": None, "model_store": None} | options
+        given = {"inventory": str(self.folder), "machines": None, "nodes": None, "fabrics": None, "profiles": PROFILES, "values": None} | options
         action = plugin.ActionModule.__new__(plugin.ActionModule)
         action._task = SimpleNamespace(check_mode=False)
         action._loader = extra or {}
@@ -72,43 +71,34 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
             raise AnsiblePromptInterrupt("user interrupt")
         return answer.encode()
 
-    def reach(machine: Any, answer: Callable[[str], str], _make_key: Any) -> None:
-        here.replies += [(machine.address, answer(text)) for text in here.questions.get(machine.address, [])]
-        look(machine)
-
-    def look(machine: Any) -> str:
+    def reach(machine: Any) -> None:
+        here.replies += [(machine.address, setup_login._answer(text)) for text in here.questions.get(machine.address, [])]
         machine.name, machine.machine_id = "spark-1" if here.same else f"spark-{machine.address[-1]}", "id of the image"
-        machine.asks = machine.address in here.sudo
-        return ""
+        machine.asks = machine.address in here.asks
 
     monkeypatch.setattr(Display, "prompt_until", prompt)
     monkeypatch.setattr(Display, "display", lambda _self, text, *_args, **_more: here.lines.append(str(text)))
     monkeypatch.setattr(ActionBase, "run", lambda *_args, **_more: {})
     monkeypatch.setattr(plugin, "load_extra_vars", lambda loader: loader)
-    monkeypatch.setattr(setup_ssh.Machine, "reach", reach)
-    monkeypatch.setattr(setup_ssh.Machine, "look", look)
-    monkeypatch.setattr(setup_ssh.Machine, "sudo", lambda machine, given: given == here.sudo[machine.address])
-    monkeypatch.setattr(setup_ssh, "own", lambda address: address if address == here.own else "")
-    monkeypatch.setattr(setup_ssh, "configured_user", lambda _address: "me-in-config")
+    monkeypatch.setattr(setup_login.Machine, "reach", reach)
+    monkeypatch.setattr(setup_login, "configured_user", lambda _address: "me-in-config")
     return here
-
-
-def logins(result: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return login and address of each machine."""
-    return [(each["user"], each["address"]) for each in result["machines"]]
 
 
 def test_from_nothing_by_answering(world: World) -> None:
     world.questions = {"10.0.0.1": [HOST_KEY, "nvidia@10.0.0.1's password: "], "10.0.0.2": [HOST_KEY]}
-    world.sudo = {"10.0.0.1": "pw-1", "10.0.0.2": "pw-1"}
-    result = world.run("10.0.0.1", "10.0.0.2", "nvidia", "", "yes", "login-1", FINGERPRINT, "pw-1")
-    assert logins(result) == [("nvidia", "10.0.0.1"), ("nvidia", "10.0.0.2")]
-    assert (result["password"], result["_ansible_no_log"], result["model_store"]) == ("pw-1", True, "/srv/models")
+    world.asks = ["10.0.0.1", "10.0.0.2"]
+    result = world.run("10.0.0.1", "10.0.0.2", "", "", "", "yes", "login-1", FINGERPRINT, "pw-1")
+    assert [(each["name"], each["user"], each["address"]) for each in result["machines"]] == [
+        ("spark-1", "me-in-config", "10.0.0.1"), ("spark-2", "me-in-config", "10.0.0.2"),
+    ]  # fmt: skip
+    assert result["values"] == {"ansible_user": "me-in-config", "gb10_profile": "b12x-fp8-1m", "gb10_model_store": "/srv/models"}
+    assert (result["password"], result["_ansible_no_log"]) == ("pw-1", True)
     assert world.replies == [("10.0.0.1", "yes"), ("10.0.0.1", "login-1"), ("10.0.0.2", FINGERPRINT)]
     assert world.answers == []
-    assert f"{FINGERPRINT}." in world.prompts[4]
-    assert "ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub" in world.prompts[4]
-    assert world.prompts[4].endswith("Continue (yes/no/[fingerprint]):")
+    assert f"{FINGERPRINT}." in world.prompts[5]
+    assert "ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub" in world.prompts[5]
+    assert world.prompts[5].endswith("Continue (yes/no/[fingerprint]):")
     assert "pw-1" not in world.screen + "".join(world.private)
     assert "login-1" not in world.screen + "".join(world.private)
     assert len(world.private) == 2
@@ -116,19 +106,19 @@ def test_from_nothing_by_answering(world: World) -> None:
 
 def test_a_password_of_a_login_with_yes_in_its_name_is_not_shown(world: World) -> None:
     world.questions = {"10.0.0.1": ["reyes@10.0.0.1's password: ", HOST_KEY, "Please type 'yes', 'no' or the fingerprint: "]}
-    world.run("login-1", "maybe", "yes", "", extra=GIVEN | {"gb10_model_store": "/data"})
+    world.run("login-1", "maybe", "yes", extra=GIVEN)
     assert len(world.private) == 1
     assert "reyes" in world.private[0]
 
 
 def test_with_all_answers_given_nothing_is_asked(world: World) -> None:
-    world.sudo, world.become_pass, world.interactive = {"10.0.0.2": "pw-2"}, "pw-2", False
+    world.asks, world.become_pass, world.interactive = ["10.0.0.2"], "pw-2", False
     assert world.run(extra=GIVEN)["password"] == "pw-2"
 
 
 def test_an_invalid_answer_is_asked_again_with_the_reason(world: World) -> None:
-    world.run("10.0.0.256", "10.0.0.1", "10.0.0.2", "-x", "a\x1b[D", "nvidia", "/data")
-    for number, part in ((1, "not a valid IPv4"), (4, "login name"), (5, "cannot be printed")):
+    world.run("10.0.0.256", "10.0.0.1", "10.0.0.2", "-x", "a\x1b[D", "nvidia", "3", "2", "/data")
+    for number, part in ((1, "not a valid IPv4"), (4, "login name"), (5, "login name"), (7, "gb10_profile is '3', expected one of b12x-fp8-1m")):
         assert part in world.prompts[number]
     assert "\x1b" not in world.screen
 
@@ -141,24 +131,16 @@ def test_an_invalid_answer_is_asked_again_with_the_reason(world: World) -> None:
         ({"setup_head": "10.0.0.256", "setup_worker": "10.0.0.2"}, "setup_head is '10.0.0.256', which is not a valid IPv4 address"),
         ({**GIVEN, "setup_worker": "10.0.0.1"}, "setup_worker is the address of the first machine"),
         ({**GIVEN, "setup_user": "-x"}, "setup_user is '-x', expected a login name"),
-        ({"setup_haed": "10.0.0.1"}, "-e setup_haed is not a variable of setup.yml; did you mean setup_head?"),
-        ({"roce_foreign_policy": "adpot"}, "roce_foreign_policy is 'adpot', expected one of adopt, replace, refuse; did you mean adopt?"),
-        ({"setup_write": "maybe"}, "setup_write is 'maybe', expected yes or no"),
         ({**GIVEN, "gb10_model_store": "models"}, "gb10_model_store is 'models', expected an absolute path"),
+        ({**GIVEN, "gb10_profile": "fp8-1n"}, "gb10_profile is 'fp8-1n', expected one of b12x-fp8-1m, fp8-1m; did you mean fp8-1m"),
     ],
 )  # fmt: skip
 def test_without_a_terminal_one_sentence_names_what_is_missing(world: World, extra: dict[str, Any], words: str) -> None:
-    world.interactive = False
+    world.interactive, world.questions = False, {"10.0.0.1": [HOST_KEY]}
     with pytest.raises(AnsibleActionFail) as raised:
         world.run(extra=extra)
     assert words in str(raised.value)
-
-
-def test_a_misspelt_profile_is_refused_before_a_machine_is_contacted(world: World) -> None:
-    world.questions = {"10.0.0.1": [HOST_KEY]}
-    with pytest.raises(AnsibleActionFail, match="gb10_profile is 'fp8-1n', expected one of fp8-1m; did you mean fp8-1m"):
-        world.run(extra=GIVEN | {"gb10_profile": "fp8-1n"}, profiles={"fp8-1m": resolve("fp8-1m", shipped_profiles(), {})})
-    assert world.replies == []
+    assert world.replies == [], "no machine was contacted"
 
 
 def test_the_user_can_stop_it(world: World) -> None:
@@ -169,29 +151,13 @@ def test_the_user_can_stop_it(world: World) -> None:
 def test_two_addresses_of_one_machine_are_refused(world: World) -> None:
     world.same = True
     with pytest.raises(AnsibleActionFail, match="are the same machine"):
-        world.run("", extra=GIVEN)
+        world.run(extra=GIVEN)
 
 
-def test_a_login_in_front_of_an_address_is_used_for_its_machine(world: World) -> None:
-    assert logins(world.run("alice@10.0.0.1", "bob@10.0.0.2", "")) == [("alice", "10.0.0.1"), ("bob", "10.0.0.2")]
-    assert logins(world.run("", "", extra={"setup_head": "alice@10.0.0.1", "setup_worker": "10.0.0.2"})) == [("alice", "10.0.0.1"), ("alice", "10.0.0.2")]
-    assert logins(world.run("", "", extra={"setup_head": "10.0.0.1", "setup_worker": "10.0.0.2"}))[0] == ("me-in-config", "10.0.0.1")
-
-
-def test_this_computer_is_reached_without_ssh(world: World) -> None:
-    world.own, world.questions = "10.0.0.1", {"10.0.0.1": [HOST_KEY]}
-    assert [each["local"] for each in world.run("", extra=GIVEN)["machines"]] == [True, False]
-    assert world.replies == []
-
-
-def test_a_password_of_sudo_is_asked_for_once_and_names_the_machines_that_get_it(world: World) -> None:
-    world.sudo = {"10.0.0.1": "pw-1", "10.0.0.2": "pw-1"}
-    world.run("", "wrong", "pw-1", extra=GIVEN)
-    assert all("sudo on nvidia@10.0.0.1 and nvidia@10.0.0.2 asks" in prompt for prompt in world.private)
-    assert "10.0.0.1 and 10.0.0.2: sudo does not accept the password." in world.private[1]
-    world.sudo["10.0.0.2"] = "pw-2"
-    with pytest.raises(AnsibleActionFail, match=r"^10\.0\.0\.2: sudo does not accept the password\. -K takes one password for both machines: set the same one"):
-        world.run("", "pw-1", "pw-1", "pw-1", extra=GIVEN)
+def test_a_password_of_sudo_names_the_machines_that_get_it(world: World) -> None:
+    world.asks = ["10.0.0.1", "10.0.0.2"]
+    assert world.run("pw-1", extra=GIVEN)["password"] == "pw-1"
+    assert "sudo on 10.0.0.1 and 10.0.0.2 asks for a password" in world.private[0]
     world.interactive = False
     with pytest.raises(AnsibleActionFail, match=r"no terminal to ask on\. sudo on .* Add -K \(--ask-become-pass\)"):
         world.run(extra=GIVEN)
@@ -199,10 +165,8 @@ def test_a_password_of_sudo_is_asked_for_once_and_names_the_machines_that_get_it
 
 def test_the_password_of_a_login_is_given_to_its_own_machine_only(world: World) -> None:
     world.questions = {address: [f"nvidia@{address}'s password: "] for address in ("10.0.0.1", "10.0.0.2")}
-    world.sudo = {"10.0.0.2": "pw-2"}
-    world.run("", "login-1", "login-2", "pw-2", extra=GIVEN)
+    world.run("login-1", "login-2", extra=GIVEN)
     assert world.replies == [("10.0.0.1", "login-1"), ("10.0.0.2", "login-2")]
-    assert len(world.private) == 3
 
 
 def fabric(last: int, foreign: bool = True) -> dict[str, Any]:
@@ -215,15 +179,15 @@ def fabric(last: int, foreign: bool = True) -> dict[str, Any]:
 
 def machine(rank: int, **more: Any) -> dict[str, Any]:
     """One machine of the first step."""
-    return {"name": f"spark-{rank}", "address": f"10.0.0.{rank}", "user": "nvidia", "port": "", "key": "", "local": False, "asks": False} | more
+    return {"name": f"spark-{rank}", "address": f"10.0.0.{rank}", "user": "nvidia", "asks": False} | more
 
 
 def propose(world: World, *answers: str, foreign: bool = False, extra: dict[str, Any] | None = None, **options: Any) -> dict[str, Any]:
     """Run the second step without a terminal."""
-    world.interactive, known = bool(answers), shipped_profiles()
+    world.interactive = bool(answers)
     given = {
-        "machines": [machine(1), machine(2)], "nodes": [NODE, NODE], "fabrics": [fabric(1, foreign), fabric(2, foreign)], "model_store": "/srv/models",
-        "profiles": {name: resolve(name, known, {}) for name in ("b12x-fp8-1m", "fp8-1m")},
+        "machines": [machine(1), machine(2)], "nodes": [NODE, NODE], "fabrics": [fabric(1, foreign), fabric(2, foreign)],
+        "values": {key: GIVEN[key] for key in ("gb10_profile", "gb10_model_store")} | {"ansible_user": "nvidia"},
     } | options  # fmt: skip
     return world.run(*answers, extra=extra, **given)
 
@@ -239,7 +203,7 @@ def test_addresses_of_nvidia_sync_are_kept(world: World) -> None:
     hosts, values = written(world)
     assert (values["roce_foreign_policy"], values["gb10_fabric_cidrs"]) == ("adopt", ["10.100.192.0/24", "10.100.193.0/24"])
     assert hosts["spark-2"]["gb10_fabric_addresses"] == ["10.100.192.2", "10.100.193.2"]
-    assert not propose(world, foreign=True)["changed"], world.screen
+    assert not propose(world, foreign=True, extra={"roce_foreign_policy": "adopt"})["changed"], world.screen
 
 
 def test_the_policy_needs_an_answer_without_a_terminal(world: World) -> None:
@@ -259,30 +223,26 @@ def test_the_next_commands_have_the_option_of_sudo(world: World) -> None:
     assert f"site.yml -i {world.folder} -K --check --diff" in world.screen
 
 
-def test_how_a_machine_is_reached_is_written_and_kept(world: World) -> None:
-    machines = [machine(1, local=True), machine(2, user="bob")]
-    propose(world, machines=machines)
+def test_a_file_with_other_content_is_replaced_after_a_question_and_kept(world: World) -> None:
+    propose(world)
     hosts, values = written(world)
     assert values == {"ansible_user": "nvidia", "gb10_profile": "b12x-fp8-1m", "gb10_model_store": "/srv/models"}
-    assert hosts["spark-1"] == {"ansible_host": "10.0.0.1", "ansible_connection": "local", "ansible_python_interpreter": "/usr/bin/python3"}
-    assert hosts["spark-2"] == {"ansible_host": "10.0.0.2", "ansible_user": "bob"}
-    path = world.folder / "hosts.yml"
-    path.write_text(path.read_text(encoding="utf-8").replace("ansible_user: bob", "ansible_user: bob  # mine\n          ansible_port: 2222"), encoding="utf-8")
-    world.interactive = False
-    found = world.run()
-    assert [(each["user"], each["port"]) for each in found["machines"]] == [("nvidia", ""), ("bob", "2222")]
-    before = path.read_bytes()
-    assert not propose(world, machines=machines)["changed"]
-    assert path.read_bytes() == before
-    with pytest.raises(AnsibleActionFail, match="Nothing was written"):
-        propose(world, "", machines=[machine(1), machine(2, user="bob")])
-    assert path.read_bytes() == before
-    propose(world, "yes", machines=[machine(1), machine(2, user="bob")])
-    assert written(world)[0]["spark-2"] == {"ansible_host": "10.0.0.2", "ansible_user": "bob", "ansible_port": 2222}
-    assert "spark-1.ansible_connection" in world.screen, "what is lost is named"
+    assert hosts == {"spark-1": {"ansible_host": "10.0.0.1"}, "spark-2": {"ansible_host": "10.0.0.2"}}
+    path = world.folder / "group_vars/gb10.yml"
+    mine = path.read_text(encoding="utf-8") + "vllm_tp2_api_key: do-not-print\n"
+    path.write_text(mine, encoding="utf-8")
+    for answers, words in (((), "-e setup_write=VALUE"), (("",), "Nothing was written")):
+        with pytest.raises(AnsibleActionFail, match=words):
+            propose(world, *answers)
+        assert path.read_text(encoding="utf-8") == mine
+    assert propose(world, "yes")["written"] == [str(path)]
+    assert "do-not-print" not in world.screen
+    assert (path.with_name("gb10.yml~")).read_text(encoding="utf-8") == mine
+    assert not propose(world)["changed"]
 
 
-def test_a_profile_is_chosen_by_its_number(world: World) -> None:
-    propose(world, "3", "2", "yes")
-    assert "gb10_profile is '3', expected one of b12x-fp8-1m" in world.prompts[1]
-    assert written(world)[1]["gb10_profile"] == "fp8-1m"
+def test_what_cannot_be_written_is_reported(world: World) -> None:
+    world.folder.mkdir()
+    (world.folder / "group_vars").write_text("", encoding="utf-8")
+    with pytest.raises(AnsibleActionFail, match=r"group_vars.* cannot be written"):
+        propose(world)

@@ -162,7 +162,6 @@ def test_faults_are_final_short_and_have_the_remedy_as_a_command(play: Play) -> 
         "Evidence: evidence/pair1.",
         "Remedy: run `make pair` and then `site.yml`.",
         "    make pair",
-        "Before that: the first cause.",
         "ERROR A play on two: Count: exit code 4",
         "    sh -c echo first >&2; echo last >&2; exit 4",
         "first",

@@ -9,11 +9,12 @@ from typing import Any
 import yaml
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory import rules, variables
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import CLUSTER_SPEC, PLAYBOOK_SPEC
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.rules import DEFAULTS
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_files import load_specs
 from playbook import REPO
 
 SPECS: dict[str, Any] = {**CLUSTER_SPEC, **PLAYBOOK_SPEC, **{name: spec for options in load_specs().values() for name, spec in options.items()}}
-SHORT = variables.short_names(SPECS)
+WATCH: dict[str, Any] = SPECS["vllm_tp2_watch"]["options"]
 PAGES = [REPO / "README.md", *sorted(REPO.glob("docs/**/*.md")), *sorted(REPO.glob("roles/*/README.md"))]
 FILES = [*sorted(REPO.glob("inventories/*/**/*.yml")), *sorted(REPO.glob("playbooks/*.yml"))]
 
@@ -75,8 +76,7 @@ def shown() -> Iterator[tuple[str, str, Any]]:
 
 def options(text: str) -> Iterator[tuple[str, Any]]:
     """The variables after -e; a list is written with commas there."""
-    for short, value in re.findall(r"-e '?(\w+)=([^\s'`;,]+(?:,[^\s'`;,]+)*)", text):
-        name = SHORT.get(short, short)
+    for name, value in re.findall(r"-e '?(\w+)=([^\s'`;,]+(?:,[^\s'`;,]+)*)", text):
         if name in SPECS and not re.search(r"\b[A-Z]{2,}\b|…|<", value):
             value = value.rstrip(".")  # the end of a sentence
             yield name, value.split(",") if SPECS[name].get("type") == "list" else value
@@ -92,3 +92,12 @@ def test_finds_what_is_shown() -> None:
 
 def test_a_value_that_is_shown_is_accepted() -> None:
     assert [(where, name, faults) for where, name, value in SHOWN if (faults := rules.faults(name, value, SPECS[name]))] == []
+
+
+def test_the_thresholds_of_the_watch_are_described_with_their_defaults() -> None:
+    described = {name: " ".join([spec["description"]] if isinstance(spec["description"], str) else spec["description"]) for name, spec in WATCH.items()}
+    assert [name for name, value in DEFAULTS.items() if name in described and value and f"{value:g} by default" not in described[name]] == []
+    text = (REPO / "docs/keeps-serving.md").read_text(encoding="utf-8")
+    shown_there = [(name, float(value)) for name, value in re.findall(r"`(\w+)`(?: of them)? \(?(\d+(?:\.\d+)?)\b", text) if name in DEFAULTS]
+    assert len(shown_there) > 6
+    assert [(name, value) for name, value in shown_there if value != DEFAULTS[name]] == []

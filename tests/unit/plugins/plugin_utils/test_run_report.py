@@ -8,8 +8,6 @@ import pytest
 from ansible_collections.gb10.cluster.plugins.plugin_utils import run_report
 from ansible_collections.gb10.cluster.plugins.plugin_utils.run_report import RunReport
 
-REASON = "pair1 is not ready, 2 errors (sudo, arch); nothing was changed."
-
 
 class Run:
     """A report with a clock that only the test moves."""
@@ -75,31 +73,12 @@ def test_a_fault_waits_for_the_other_hosts_and_is_printed_after_five_seconds_wit
     assert lines[-1] == "Failed after 5 s: roce on one, two."
 
 
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_a_rank_that_only_refers_to_the_list_of_another_adds_its_name(run: Run, order: tuple[int, int]) -> None:
-    faults = [("one", [REASON, "error sudo (one): a", "error arch (one): b"]), ("two", [f"{REASON} They are listed at one."])]
-    for index in order:
-        run.report.start("preflight", faults[index][0], "k", "Report")
-        run.report.fault("failed", "preflight", faults[index][0], "k", "Report", faults[index][1])
-    text = run.finish("one", "two")
-    assert sum(line.startswith("ERROR") for line in text) == 1
-    assert sorted(text[0].partition(": ")[0].removeprefix("ERROR preflight on ").split(", ")) == ["one", "two"]
-    assert text[1:3] == ["error sudo (one): a", "error arch (one): b"]
-
-
 def test_a_note_that_a_fault_has_already_is_not_repeated(run: Run) -> None:
     run.task("vllm_tp2", "a", one="ok")
     run.report.add("text", "vllm_tp2", "one", "t", "t", ["Evidence: evidence/a"])
     run.report.end("one", "k", "failed")
     run.report.fault("failed", "vllm_tp2", "one", "k", "Fail", ["It fails.", "Evidence: evidence/a."])
     assert "vllm_tp2    one failed   1 s" in run.finish("one")
-
-
-def test_a_rescued_failure_is_forgotten_when_the_play_ends(run: Run) -> None:
-    run.report.rescued("roce", "one", "k", "Try", ["First."], "block")
-    run.report.play()
-    run.report.fault("failed", "roce", "one", "l", "Later", ["Second."], around=["block"])
-    assert run.finish("one")[0] == "ERROR roce on one: Second."
 
 
 def test_heartbeat_names_the_hosts_of_a_task_at_work(run: Run) -> None:
@@ -176,7 +155,7 @@ def test_the_same_fault_of_two_hosts_is_printed_once_and_a_long_one_is_cut(run: 
 
 
 def test_a_failure_whose_rescue_was_left_out_by_the_tags_is_not_lost(run: Run) -> None:
-    run.report.rescued("g", "one", "k", "Try", ["The only cause."], "block")
+    run.report.fault("failed", "g", "one", "k", "Try", ["The only cause."], is_rescued=True)
     assert run.finish("one") == ["ERROR g on one: The only cause."]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import yaml
 from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles
 from ansible_collections.gb10.cluster.plugins.plugin_utils import setup_proposal as proposal
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
@@ -61,9 +62,7 @@ def test_a_cable_in_different_ports_or_none_is_a_fault() -> None:
 
 def test_addresses_of_another_tool_are_kept_if_they_fit() -> None:
     found = proposal.adoptable([fabric(12, foreign=True), fabric(13, foreign=True)])
-    assert found is not None
-    assert found.cidrs == ["192.168.200.0/24", "192.168.201.0/24"]
-    assert found.addresses == [["192.168.200.12", "192.168.201.12"], ["192.168.200.13", "192.168.201.13"]]
+    assert found == (["192.168.200.0/24", "192.168.201.0/24"], [["192.168.200.12", "192.168.201.12"], ["192.168.200.13", "192.168.201.13"]])
 
 
 def test_addresses_that_do_not_fit_are_not_kept() -> None:
@@ -95,3 +94,33 @@ def test_profiles_that_a_pair_can_serve_have_a_number_and_those_without_an_image
 @pytest.mark.parametrize("answer", ["\u00b2", "9" * 5000, "0"])
 def test_a_number_outside_the_table_is_taken_as_a_name(answer: str) -> None:
     assert proposal.chosen(answer, ["a", "b"]) == answer
+
+
+@pytest.mark.parametrize(
+    ("found", "names"),
+    [
+        (["spark-ab12", "SPARK-cd34.local"], ["spark-ab12", "spark-cd34"]),
+        (["spark", "spark"], ["spark-1", "spark-2"]),
+        (["", "x"], ["spark-1", "spark-2"]),
+        (["localhost", "x"], ["spark-1", "spark-2"]),
+        (["a\nb", "x"], ["spark-1", "spark-2"]),
+        (["gb10", "x"], ["spark-1", "spark-2"]),
+    ],
+)
+def test_machines_keep_their_names_if_they_are_valid_and_differ(found: list[str], names: list[str]) -> None:
+    assert proposal.host_names(found) == names
+
+
+def test_the_files_have_the_values_with_their_descriptions() -> None:
+    pair: dict[str, dict[str, Any]] = {
+        "spark-1": {"ansible_host": "192.168.1.11"},
+        "1": {"ansible_host": "yes", "gb10_fabric_addresses": ["192.168.200.13", "192.168.201.13"]},
+    }
+    values = {"ansible_user": "nvidia", "gb10_profile": "1e3", "gb10_model_store": "/srv/models", "gb10_fabric_cidrs": ["10.1.0.0/24", "10.2.0.0/24"]}
+    files = proposal.files(pair, values)
+    assert yaml.safe_load(files["hosts.yml"])["gb10"]["children"]["pair1"]["hosts"] == pair
+    assert yaml.safe_load(files["group_vars/gb10.yml"]) == values
+    text = files["group_vars/gb10.yml"]
+    assert "\n# The user to log in as over SSH.\nansible_user: nvidia\n" in text
+    assert "\n# The IPv4 networks of the QSFP link, one for each rail." in text
+    assert "roce_foreign_policy" not in text

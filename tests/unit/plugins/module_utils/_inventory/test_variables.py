@@ -80,11 +80,6 @@ def test_collects_options_and_defaults_of_all_entry_points() -> None:
     assert found == {**options, "r_a": {"type": "dict", "default": "{{ lookup('x') }}"}, "r_e": {}}
 
 
-def test_short_names_are_the_variables_that_defaults_read() -> None:
-    defaults = {"role_since": "{{ since | default('10m') }}", "role_store": "{{ gb10_store | default('/srv') }}", "gb10_store": "/srv", "role_size": 3}
-    assert variables.short_names({name: {"default": default} for name, default in defaults.items()}) == {"since": "role_since"}
-
-
 # --- Types of values, by the options of argument_specs.
 
 URL = {"type": "list", "elements": "dict", "options": {"url": {"type": "str", "required": True}, "retries": {"type": "int"}}}

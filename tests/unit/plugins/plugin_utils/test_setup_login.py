@@ -1,4 +1,4 @@
-"""OpenSSH as setup.yml runs it: its questions and their answers, arguments, input. Stand-ins record the calls."""
+"""What setup.yml asks, and OpenSSH as it runs it: questions and their answers, arguments, input. Stand-ins record the calls."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import os
 import resource
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from ansible.errors import AnsibleActionFail
-from ansible_collections.gb10.cluster.plugins.plugin_utils import setup_ssh
-from ansible_collections.gb10.cluster.plugins.plugin_utils.setup_questions import NoTerminalError
-from ansible_collections.gb10.cluster.plugins.plugin_utils.setup_ssh import Machine
+from ansible_collections.gb10.cluster.plugins.plugin_utils import setup_login as login
+from ansible_collections.gb10.cluster.plugins.plugin_utils.setup_login import Machine
 
 SECRET = "s3cret-pw"
 CHANGED = "@@@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @@@\nHost key verification failed."
-LOOK = "echo 'gb10-host spark-ab12'; echo gb10-id 0123; echo gb10-sudo no"
+LOOK = "echo 'gb10-machine spark-ab12 0123 no'"
 # A machine that knows nothing yet: {0}/known is the host key, {0}/installed the SSH key. Both stand-ins ask as OpenSSH does.
 NEW = """
 if [ ! -e {0}/known ]; then
@@ -62,25 +62,27 @@ def ssh(folder: Path, script: str) -> Machine:
     return Machine("spark-1", "me")
 
 
-def reach(machine: Machine, *answers: str, make_key: bool = True) -> list[str]:
+def reach(machine: Machine, *answers: str) -> list[str]:
     """Make the login work with these answers; return the questions."""
     left, questions = list(answers), []
 
-    def answer(text: str) -> str:
+    def typed(text: str, *_more: Any, **_options: Any) -> str:
         questions.append(text)
         if not left:
-            raise NoTerminalError("none")
+            raise login.NoTerminalError("none")
         return left.pop(0)
 
-    machine.reach(answer, lambda: make_key)
+    with mock.patch.object(login, "typed", typed):
+        machine.reach()
     return questions
 
 
 def test_from_nothing_to_a_login_openssh_asks_and_no_answer_is_in_an_argument_or_the_environment(folder: Path) -> None:
     machine = ssh(folder, NEW)
     (folder / "home/.ssh/id_rsa.pub").unlink()
-    questions = reach(machine, "yes", "wrong", SECRET)
-    assert questions == ["ED25519 key fingerprint is SHA256:x. (yes/no/[fingerprint])? ", "me@spark-1's password: ", "me@spark-1's password: "]
+    questions = reach(machine, "yes", "", "wrong", SECRET)
+    password, key = "me@spark-1's password:", "Make an SSH key on this computer? [yes]:"
+    assert [each.splitlines()[-1] for each in questions] == ["ED25519 key fingerprint is SHA256:x. (yes/no/[fingerprint]):", key, password, password]
     assert (machine.name, machine.machine_id, machine.asks) == ("spark-ab12", "0123", True)
     assert (folder / "home/.ssh/id_ed25519").stat().st_mode & 0o777 == 0o600
     calls = (folder / "calls").read_text(encoding="utf-8")
@@ -129,7 +131,7 @@ def test_a_password_that_is_refused_ends_it_with_the_command(folder: Path) -> No
 def test_a_key_with_a_passphrase_and_another_key_of_the_configuration_are_named(folder: Path) -> None:
     program(folder, "ssh-copy-id", "#!/bin/sh\nexit 0\n")
     (folder / "known").touch()
-    with pytest.raises(AnsibleActionFail, match=r"ssh-add.*IdentityFile.*`ssh-copy-id -i KEY me@spark-1`"):
+    with pytest.raises(AnsibleActionFail, match=r"ssh-add.*another key.*`ssh-copy-id -i KEY me@spark-1`"):
         reach(ssh(folder, NEW))
 
 
@@ -137,28 +139,8 @@ def test_no_key_is_made_without_a_yes(folder: Path) -> None:
     (folder / "known").touch()
     (folder / "home/.ssh/id_rsa.pub").unlink()
     with pytest.raises(AnsibleActionFail, match="ssh-keygen -t ed25519"):
-        reach(ssh(folder, NEW), make_key=False)
+        reach(ssh(folder, NEW), "no")
     assert not list((folder / "home/.ssh").iterdir())
-
-
-def test_a_private_key_without_its_public_key_is_kept_and_has_the_command(folder: Path) -> None:
-    (folder / "known").touch()
-    (folder / "home/.ssh/id_rsa.pub").unlink()
-    (folder / "home/.ssh/id_ed25519").write_text("mine", encoding="utf-8")
-    with pytest.raises(AnsibleActionFail, match="ssh-keygen -yf"):
-        reach(ssh(folder, NEW))
-    assert (folder / "home/.ssh/id_ed25519").read_text(encoding="utf-8") == "mine"
-
-
-def test_port_and_key_of_the_inventory_are_those_of_each_connection(folder: Path) -> None:
-    machine = ssh(folder, "")
-    machine.port, machine.key = "2201", "/keys/spark"
-    reach(machine)
-    assert "-p\n2201\n-i\n/keys/spark\nme@spark-1\n" in (folder / "calls").read_text(encoding="utf-8")
-    wrong = ssh(folder, "echo \"Bad port 'abc'\" >&2; exit 255")
-    wrong.port = "abc"
-    with pytest.raises(AnsibleActionFail, match=r"^spark-1: Bad port 'abc'\. Run `ssh -p abc me@spark-1 true` and correct"):
-        reach(wrong)
 
 
 def test_little_of_what_a_machine_prints_without_end_is_kept(folder: Path) -> None:
@@ -169,7 +151,7 @@ def test_little_of_what_a_machine_prints_without_end_is_kept(folder: Path) -> No
 
 
 def test_a_machine_that_does_not_end_has_timed_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(setup_ssh, "_SECONDS", 0.5)
+    monkeypatch.setattr(login, "_SECONDS", 0.5)
     assert "timed out" in ssh(folder, "exec sleep 20").look()
 
 
@@ -179,40 +161,35 @@ def test_a_computer_without_ssh_has_a_sentence(monkeypatch: pytest.MonkeyPatch, 
         reach(Machine("spark-1", "me"))
 
 
-def test_the_password_of_sudo_goes_through_the_input_alone(folder: Path) -> None:
-    assert ssh(folder, "exit 0").sudo(SECRET)
-    assert SECRET not in (folder / "calls").read_text(encoding="utf-8")
-    assert (folder / "input").read_text(encoding="utf-8") == f"{SECRET}\n"
-    assert not ssh(folder, "echo 'sudo: 1 incorrect password attempt' >&2; exit 1").sudo(SECRET)
+def test_the_login_of_the_configuration_is_found(folder: Path) -> None:
+    ssh(folder, "")
+    assert login.configured_user("spark-1") == "nvidia"
 
 
 @pytest.mark.parametrize(
-    ("script", "fault"),
+    ("variable", "value", "word"),
     [
-        ("echo 'ssh: connect to host spark-1 port 22: No route to host' >&2; exit 255", "the connection ended while sudo ran: "),
-        ("echo 'me is not in the sudoers file.' >&2; exit 1", "the user is not allowed to use sudo: add the user to the group sudo"),
+        ("setup_head", "127.0.0.1", "only this computer"),
+        ("setup_head", "localhost", "only this computer"),
+        ("setup_head", "::", "only this computer"),
+        ("setup_head", "nvidia@10.0.0.1", "set the user in ansible_user"),
+        ("setup_worker", "10.0.0.1:22", "ansible_port"),
+        ("setup_worker", "10.0.0.256", "IPv4"),
+        ("setup_worker", "-oProxyCommand=x", "expected"),
+        ("setup_worker", "$(reboot)", "expected"),
+        *(("setup_user", value, "expected a login name") for value in ("-l", "a b", "a;b", "", "1a", "a" * 33, "a\x1b[D")),
+        *(
+            ("gb10_model_store", value, "expected an absolute path")
+            for value in ("models", "/", "/srv/a:b", "/srv/../etc", "/srv/$HOME", "'/srv/x'", "/etc/models")
+        ),
+        ("roce_foreign_policy", "adpot", "did you mean adopt?"),
+        ("setup_write", "maybe", "expected true or false"),
     ],
 )
-def test_what_another_password_does_not_mend_ends_it(folder: Path, script: str, fault: str) -> None:
-    with pytest.raises(AnsibleActionFail, match=f"^spark-1: {fault}"):
-        ssh(folder, script).sudo(SECRET)
+def test_another_answer_is_refused_with_the_reason(variable: str, value: str, word: str) -> None:
+    assert word in login.fault_of(variable, value)
 
 
-def test_addresses_of_this_computer_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(setup_ssh, "default_address", lambda: "192.168.1.11")
-    assert setup_ssh.own("127.0.1.1") == "192.168.1.11", "what the name of a computer with Ubuntu leads to"
-    assert (setup_ssh.own("192.0.2.1"), setup_ssh.own("no-such-name.invalid")) == ("", "")
-
-
-def test_this_computer_is_read_without_ssh(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(argv: list[str], *_more: Any, **_options: Any) -> tuple[int, str, str]:
-        return 0, f"gb10-host {argv[0]}\ngb10-id 1\ngb10-sudo yes\n", ""
-
-    monkeypatch.setattr(setup_ssh, "run_command", run)
-    machine = Machine("10.0.0.1", "me", local=True)
-    assert (machine.look(), machine.name, machine.asks) == ("", "sh", False)
-
-
-def test_the_login_of_the_configuration_is_found(folder: Path) -> None:
-    ssh(folder, "")
-    assert setup_ssh.configured_user("spark-1") == "nvidia"
+def test_each_question_is_a_variable_of_the_command_line_or_of_the_inventory() -> None:
+    assert all(login.plain_description(variable) for variable in login.QUESTIONS)
+    assert "C(" not in login.plain_description("setup_write")
