@@ -98,7 +98,7 @@ class ActionModule(ActionBase):
             {"name": f"gb10-pair1-rank{rank}", "running": True, "status": "running", "exit_code": 0, "labels": {"gb10.cluster.release": release}}
             for release in self.scenario.get("runs", [])
         ]
-        agent = {"version": "1f0c" if (self.folder / f"{self.host}.agent").exists() else "", "state": {}, "converges": False}
+        agent: dict[str, Any] = {"version": "1f0c" if (self.folder / f"{self.host}.agent").exists() else "", "state": {}, "converges": False}
         return {
             "changed": False, "current": current, "releases": releases, "containers": containers,
             "engine_error": self.scenario.get(f"{self.host} engine", ""), "agent": agent, "inputs": "",

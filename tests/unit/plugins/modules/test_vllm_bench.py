@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.testing import patch_module_args
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import bench
 from ansible_collections.gb10.cluster.plugins.modules import vllm_bench
+from module_run import run_module
 
 KEY = "sk-a-secret-key"
 RESULT = {
@@ -68,9 +68,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         monkeypatch.setattr(vllm_bench, "MEMINFO", str(meminfo))
         monkeypatch.setattr(vllm_bench, "run_command", command)
         given = {"levels": bench.levels_of([0, 64], [1], 16), "container": "gb10-pair1-rank0", "env_file": [str(key)], **more}
-        with patch_module_args(given), pytest.raises(SystemExit):
-            vllm_bench.main()
-        return json.loads(capsys.readouterr().out), calls
+        return run_module(capsys, vllm_bench, **given), calls
 
     return module
 

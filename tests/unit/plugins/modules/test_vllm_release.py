@@ -12,17 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.testing import patch_module_args
 from ansible_collections.gb10.cluster.plugins.module_utils._host.node_files import Node
+from ansible_collections.gb10.cluster.plugins.module_utils._release import files as release_files
 from ansible_collections.gb10.cluster.plugins.modules import vllm_release
+from module_run import run_module
 
 FILES = {"compose.yaml": "services: {}\n", "release.json": '{"release": "4f0c"}\n'}
 
 
 def run(capsys: pytest.CaptureFixture[str], folder: Path, **arguments: Any) -> dict[str, Any]:
-    with patch_module_args({"directory": str(folder), "release": "4f0c", **arguments}), pytest.raises(SystemExit):
-        vllm_release.main()
-    return dict(json.loads(capsys.readouterr().out))
+    return run_module(capsys, vllm_release, **{"directory": str(folder), "release": "4f0c", **arguments})
 
 
 def mode(path: Path) -> int:
@@ -169,7 +168,7 @@ def test_of_two_runs_at_once_the_second_waits_and_leaves_the_cache_of_the_first(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first has made its cache and not yet written its release: a cache without a release looks like one to remove."""
-    folder, write = tmp_path / "pair1", vllm_release.files.write
+    folder, write = tmp_path / "pair1", release_files.write
     (reached, tell), (go, let) = os.pipe(), os.pipe()
 
     def pausing(change: Any) -> None:
@@ -179,7 +178,7 @@ def test_of_two_runs_at_once_the_second_waits_and_leaves_the_cache_of_the_first(
 
     children = [os.fork()]
     if not children[0]:
-        monkeypatch.setattr(vllm_release.files, "write", pausing)
+        monkeypatch.setattr(release_files, "write", pausing)
         start(capsys, folder, store, "r1", "a" * 12)
         os._exit(0)
     os.read(reached, 1)
