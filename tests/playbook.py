@@ -110,6 +110,11 @@ class Run:
         found = [(d["host"], str(d["end"])) for d in self._results("runner_on_ok", "runner_on_failed") if name in d["task"]]
         return sorted(found, key=lambda item: item[1])
 
+    @property
+    def documents(self) -> list[dict[str, Any]]:
+        """What the run has printed as JSON."""
+        return [json.loads(line) for line in self.stdout.splitlines() if line.startswith("{")]
+
     def text(self) -> str:
         """All that the run has left behind: every event and the screen."""
         return self.stdout + json.dumps(self.events)

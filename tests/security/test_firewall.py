@@ -9,9 +9,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from playbook import LOCAL_PAIR, REPO, Run, run
+from playbook import REPO, Run
+from warm_playbook import play
 
 pytestmark = pytest.mark.slow
 
@@ -59,12 +61,9 @@ print(json.dumps(list(ThreadPoolExecutor(32).map(can, places))))
 """
 
 
-def check_run(folder: Path, **variables: object) -> Run:
+def check_run(folder: Path, **variables: Any) -> Run:
     """Run the tasks in check mode: nothing of this machine is changed."""
-    (folder / "hosts.yml").write_text(LOCAL_PAIR.format(python=sys.executable), encoding="utf-8")
-    (folder / "play.yml").write_text(PLAY, encoding="utf-8")
-    env = {"ANSIBLE_COLLECTIONS_PATH": str(REPO / "collections"), "ANSIBLE_CONFIG": str(REPO / "ansible.cfg")}
-    return run(folder, "play.yml", folder / "hosts.yml", "--check", "--diff", variables=variables, env=env, project=folder)
+    return play(folder, PLAY, "--check", "--diff", **variables)
 
 
 def rules_of(folder: Path, **variables: object) -> str:
