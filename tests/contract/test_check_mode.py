@@ -58,6 +58,7 @@ def test_a_drafter_is_staged_next_to_a_model_that_all_ranks_have(tmp_path: Path)
 
     refused = play(tmp_path, WEIGHTS, "--check", **given, weights_download="never")
     assert refused.last_message.startswith(f"No rank of pair1 has the whole model org/draft in {store}/org/draft (one: {store}/org/draft does not exist)")
+    assert "weights_download is never" in refused.last_message
 
 
 def test_an_image_that_one_rank_pulls_comes_to_the_others(tmp_path: Path) -> None:
