@@ -71,38 +71,37 @@ def test_secrets_are_never_logged(specs: Path) -> None:
     assert [name for name, option in options.items() if SECRET.search(name) and not option.get("no_log")] == []
 
 
-def test_kho_off_is_written_once_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in of update-grub reads the file and writes the menu."""
-    own, menu, program = tmp_path / "60.cfg", tmp_path / "grub.cfg", tmp_path / "bin" / "update-grub"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\ntest -f {own} && . {own}\necho "linux /vmlinuz $GRUB_CMDLINE_LINUX" | tee -a {menu}.runs >{menu}\n')
+def grub(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str, *arguments: str, **values: bool) -> Run:
+    """Run the tasks with a stand-in of update-grub, which prints the menu. Each run adds it to grub.cfg.runs too."""
+    program = folder / "bin/update-grub"
+    program.parent.mkdir(exist_ok=True)
+    program.write_text(f"#!/bin/sh\n{{ {script}; }} | tee -a {folder}/grub.cfg.runs >{folder}/grub.cfg\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    plan: dict[str, object] = {"file": str(own), "menu": str(menu), "write": False, "remove": False, "stale": False}
+    shutil.rmtree(folder / "plays", ignore_errors=True)
+    plan = {"file": f"{folder}/60.cfg", "menu": f"{folder}/grub.cfg", "write": False, "remove": False, "stale": False, **values}
+    return play(folder, KHO, *arguments, __sysctl_set={"kho": plan})
 
-    def grub(*arguments: str, **values: bool) -> tuple[bool, str]:
-        shutil.rmtree(tmp_path / "plays", ignore_errors=True)
-        done = play(tmp_path, KHO, *arguments, __sysctl_set={"kho": {**plan, **values}})
+
+def test_kho_off_is_written_once_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, menu = tmp_path / "60.cfg", tmp_path / "grub.cfg"
+    without, off = "linux /vmlinuz \n", "linux /vmlinuz  kho=off\n"
+
+    def run(*arguments: str, **values: bool) -> tuple[bool, str]:
+        done = grub(tmp_path, monkeypatch, f'test -f {own} && . {own}; echo "linux /vmlinuz $GRUB_CMDLINE_LINUX"', *arguments, **values)
         assert done.rc == 0, done.stdout
         return bool(done.changed), menu.read_text() if menu.exists() else ""
 
-    without, off = "linux /vmlinuz \n", "linux /vmlinuz  kho=off\n"
-    assert grub("--check", write=True) == (True, "")
+    assert run("--check", write=True) == (True, "")
     assert not own.exists()
-    assert grub(write=True) == (True, off)
-    assert grub(write=True) == (False, off)
-    assert grub(remove=True) == (True, without)
+    assert run(write=True) == (True, off)
+    assert run(write=True) == (False, off)
+    assert run(remove=True) == (True, without)
     assert Path(f"{menu}.runs").read_text() == off + without
 
 
 def test_a_menu_without_kho_off_fails_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = tmp_path / "bin" / "update-grub"
-    program.parent.mkdir()
-    program.write_text(f"#!/bin/sh\necho linux >{tmp_path}/grub.cfg\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    plan = {"file": f"{tmp_path}/60.cfg", "menu": f"{tmp_path}/grub.cfg", "write": True, "remove": False, "stale": False}
-    done = play(tmp_path, KHO, __sysctl_set={"kho": plan})
+    done = grub(tmp_path, monkeypatch, "echo linux", write=True)
     assert done.rc != 0
     assert "without it. Find the later file in /etc/default/grub.d that sets GRUB_CMDLINE_LINUX" in " ".join(done.stdout.split())
 

@@ -22,7 +22,7 @@ SHARD = "model-00002-of-00004.safetensors"
 def head_only(lab: Lab) -> Iterator[Lab]:
     """The lab, with the model and the image on the head only."""
     copy.clean(lab)
-    copy.make_model(lab, 1)
+    copy.make_model(1)
     yield lab
     copy.clean(lab)
 

@@ -97,11 +97,14 @@ def test_a_value_that_compose_would_print_in_its_error_is_refused(name: str, val
     assert X not in str(error.value)
 
 
-@pytest.mark.parametrize("value", [f'"{X}', f'"{X}"', f"{X}\\\\", "$HOME", f"{X} #x"])
+@pytest.mark.parametrize(
+    "value", [X, f'"{X}', f'"{X}"', f"{X}\\\\", "\\\\", f"a\\{X}", "a\\nb", "$HOME", "${HOME}", "$$x", f"{X} #x", "a#b", "a b", "é", "`id`"]
+)
 def test_the_gate_reads_the_key_that_the_engine_reads(value: str, tmp_path: Path) -> None:
     path = tmp_path / "secrets.env"
-    path.write_text(env_file.text_of({"VLLM_API_KEY": value, "X": "y"}), encoding="utf-8")
+    path.write_text(env_file_text({"VLLM_API_KEY": value, "X": "y"}), encoding="utf-8")
     assert read_key([str(path)]) == value
+    assert env_file.parse(path.read_text(encoding="utf-8")) == {"VLLM_API_KEY": value, "X": "y"}
 
 
 @pytest.mark.parametrize(
