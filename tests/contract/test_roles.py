@@ -11,23 +11,13 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible_collections.gb10.cluster.plugins.plugin_utils import inventory_profiles
-from playbook import REPO, Run
+from playbook import REPO, ROLE_PLAY, Run
 from warm_playbook import run
 
 pytestmark = pytest.mark.slow
 
 SECRET = re.compile(r"api_key|token|secret|password")
 HOSTS = "gb10: {{hosts: {{one: {{ansible_connection: ansible.builtin.local, ansible_become: false, ansible_python_interpreter: {python}}}}}}}\n"
-KHO = """
-- name: What sysctl does about GRUB
-  hosts: gb10
-  gather_facts: false
-  tasks:
-    - name: Change it
-      ansible.builtin.include_role:
-        name: gb10.cluster.sysctl
-        tasks_from: kho.yml
-"""
 ROCE = """
 - name: What roce exports
   hosts: gb10
@@ -40,19 +30,6 @@ ROCE = """
     - name: Tell
       ansible.builtin.debug:
         msg: "tells NCCL of {{ roce_env | length }} things, reboot {{ roce_reboot_required }}"
-"""
-BUILD = """
-- name: The build context
-  hosts: gb10
-  gather_facts: false
-  vars:
-    __image_plan: {obtain: [build]}
-    image_group: {name: pair1, rank: 0, hosts: [one]}
-  tasks:
-    - name: Bring it, and fail where the image would be built
-      ansible.builtin.include_role:
-        name: gb10.cluster.image
-        tasks_from: get.yml
 """
 
 
@@ -80,7 +57,7 @@ def grub(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str, *arguments:
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     shutil.rmtree(folder / "plays", ignore_errors=True)
     plan = {"file": f"{folder}/60.cfg", "menu": f"{folder}/grub.cfg", "write": False, "remove": False, "stale": False, **values}
-    return play(folder, KHO, *arguments, __sysctl_set={"kho": plan})
+    return play(folder, ROLE_PLAY.format(role="sysctl", tasks="kho"), *arguments, __sysctl_set={"kho": plan})
 
 
 def test_kho_off_is_written_once_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +97,8 @@ def test_a_build_sees_what_the_folder_holds_and_nothing_older(tmp_path: Path) ->
     for folder, name in ((here, "Dockerfile"), (there, "old")):
         folder.mkdir()
         (folder / name).write_text(name, encoding="utf-8")
-    done = play(tmp_path, BUILD, image_build_context="recipe", __image_build_folder=str(there))
+    given = {"__image_plan": {"obtain": ["build"]}, "image_group": {"name": "pair1", "rank": 0, "hosts": ["one"]}, "__image_build_folder": str(there)}
+    done = play(tmp_path, ROLE_PLAY.format(role="image", tasks="get"), image_build_context="recipe", **given)
     assert done.rc != 0
     assert [path.name for path in there.iterdir()] == ["Dockerfile"]
 
