@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.modules import roce_bandwidth
-from unit.fixtures.roce.node import FakeNode
-from unit.fixtures.roce.tree import ADDRESSES, PAIR, RAIL0, spark, v4_gids
+from unit.fixtures.roce.node import FakeNode, maker
+from unit.fixtures.roce.tree import ADDRESSES, RAIL0, v4_gids
 
 CLIENT = {"mode": "client", "addresses": ADDRESSES, "server": ["192.168.100.11/24", "192.168.101.11"]}
 ADDRESSES_OF_PEER = ["192.168.100.11", "192.168.101.11"]
@@ -23,13 +23,8 @@ def row(rate: float) -> str:
 
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Return a function that makes a node of spark()'s arguments."""
     monkeypatch.setattr(roce_bandwidth, "RECEIPT", tmp_path / "state" / "bandwidth.json")
-
-    def node(addresses: Any = None, **more: Any) -> FakeNode:
-        return FakeNode(monkeypatch, capsys, roce_bandwidth, spark(tmp_path / "node", PAIR if addresses is None else addresses, **more))
-
-    return node
+    return maker(roce_bandwidth, tmp_path, monkeypatch, capsys)
 
 
 def receipt(tmp_path: Path) -> Any:
