@@ -38,7 +38,7 @@ gb10:
         one: {{ansible_host: 127.0.0.1}}
         two: {{ansible_host: 127.0.0.2}}
 """
-#: A play that runs one task file of the role vllm_tp2 on all hosts.
+#: A play that runs one task file of a role on all hosts.
 ROLE_PLAY = """
 - name: A group
   hosts: gb10
@@ -46,14 +46,14 @@ ROLE_PLAY = """
   tasks:
     - name: Try
       ansible.builtin.import_role:
-        name: gb10.cluster.vllm_tp2
+        name: gb10.cluster.{role}
         tasks_from: {tasks}
 """
 
 
 def plays_of(tasks: str, **variables: str) -> str:
     """Return a play that runs one task file of the role vllm_tp2, or the playbook of this name without its check of the inventory."""
-    plays = yaml.safe_load(ROLE_PLAY.format(tasks=tasks))
+    plays = yaml.safe_load(ROLE_PLAY.format(role="vllm_tp2", tasks=tasks))
     if not (REPO / f"roles/vllm_tp2/tasks/{tasks}.yml").exists():
         plays = yaml.safe_load((REPO / f"playbooks/{tasks}.yml").read_text(encoding="utf-8"))[1:]
     return yaml.safe_dump([{**each, "vars": {**each.get("vars", {}), **variables}} for each in plays], sort_keys=False)
@@ -109,6 +109,11 @@ class Run:
         """(host, end time) of every task result whose name holds `name`, in order of their end."""
         found = [(d["host"], str(d["end"])) for d in self._results("runner_on_ok", "runner_on_failed") if name in d["task"]]
         return sorted(found, key=lambda item: item[1])
+
+    @property
+    def documents(self) -> list[dict[str, Any]]:
+        """What the run has printed as JSON."""
+        return [json.loads(line) for line in self.stdout.splitlines() if line.startswith("{")]
 
     def text(self) -> str:
         """All that the run has left behind: every event and the screen."""

@@ -123,6 +123,12 @@ def play(folder: Path, text: str, *arguments: str, hosts: str = LOCAL_PAIR, **va
     return run(folder, "play.yml", folder / "hosts.yml", *arguments, variables=variables, project=folder)
 
 
+def local(folder: Path, playbook: str, *arguments: str, hosts: str = LOCAL_PAIR, **variables: Any) -> Run:
+    """Run a playbook of the checkout on hosts that are this machine."""
+    (folder / "hosts.yml").write_text(hosts.format(python=sys.executable), encoding="utf-8")
+    return run(folder, f"playbooks/{playbook}.yml", folder / "hosts.yml", *arguments, variables=variables)
+
+
 # --- the process that forks --------------------------------------------------------------------------------------------------------
 
 

@@ -22,7 +22,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import 
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.bench import compared, words_of
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.gate import finite
 from ansible_collections.gb10.cluster.plugins.module_utils._node.group_state import rank_fault, unread
-from ansible_collections.gb10.cluster.plugins.module_utils._node.memory import Sample
+from ansible_collections.gb10.cluster.plugins.module_utils._node.memory import Sample, parse_series
 from ansible_collections.gb10.cluster.plugins.module_utils._node.releases import brief
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.standing import seconds_text
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import plain

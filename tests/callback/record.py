@@ -55,14 +55,6 @@ class CallbackModule(CallbackBase):
         """Keep the result."""
         self._keep("runner_on_skipped", result)
 
-    def v2_runner_item_on_ok(self, result: CallbackTaskResult) -> None:
-        """Keep the result of one item."""
-        self._keep("runner_item_on_ok", result)
-
     def v2_runner_item_on_failed(self, result: CallbackTaskResult) -> None:
         """Keep the result of one item."""
         self._keep("runner_item_on_failed", result)
-
-    def v2_runner_retry(self, result: CallbackTaskResult) -> None:
-        """Keep the result of one attempt."""
-        self._keep("runner_retry", result)

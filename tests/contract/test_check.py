@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import http.server
 import json
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playbook import LOCAL_PAIR, Run
-from warm_playbook import run
+from playbook import Run
+from warm_playbook import local
 
 pytestmark = pytest.mark.slow
 
@@ -51,12 +50,11 @@ def api(tmp_path: Path) -> Iterator[type[Api]]:
 
 
 def play(folder: Path, name: str, *arguments: str) -> Run:
-    (folder / "hosts.yml").write_text(LOCAL_PAIR.format(python=sys.executable), encoding="utf-8")
-    given = {
+    given: dict[str, Any] = {
         "gb10_profile": "b12x-fp8-1m", "vllm_tp2_directory": f"{folder}/node", "gb10_receipts": f"{folder}/receipts",
         "vllm_tp2_sanity_prompts": [{"prompt": "The capital of France is", "expect": "Paris"}],
     }  # fmt: skip
-    return run(folder, f"playbooks/{name}.yml", folder / "hosts.yml", *arguments, variables=given)
+    return local(folder, name, *arguments, **given)
 
 
 def test_smoke_prints_the_streams_and_sanity_each_level(api: type[Api], tmp_path: Path) -> None:
@@ -66,7 +64,7 @@ def test_smoke_prints_the_streams_and_sanity_each_level(api: type[Api], tmp_path
     assert any(line.split()[:1] == ["2"] and line.endswith("Paris.") for line in smoke.stdout.splitlines()), smoke.stdout
     sanity = play(tmp_path, "sanity", "-e", "sanity_concurrency=1,3", "-e", "output=json")
     assert sanity.rc == 0, sanity.stdout
-    [document] = [json.loads(line) for line in sanity.stdout.splitlines() if line.startswith("{")]
+    [document] = sanity.documents
     assert (document["schema"], document["passed"], [row["requests"] for row in document["rows"]]) == ("gb10.cluster/sanity/1", True, [1, 3])
     assert smoke.changed == sanity.changed == set()
 

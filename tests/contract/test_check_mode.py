@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from playbook import ROLE_PLAY
 from warm_playbook import play
 
 WEIGHTS = """
@@ -58,6 +59,7 @@ def test_a_drafter_is_staged_next_to_a_model_that_all_ranks_have(tmp_path: Path)
 
     refused = play(tmp_path, WEIGHTS, "--check", **given, weights_download="never")
     assert refused.last_message.startswith(f"No rank of pair1 has the whole model org/draft in {store}/org/draft (one: {store}/org/draft does not exist)")
+    assert "weights_download is never" in refused.last_message
 
 
 def test_an_image_that_one_rank_pulls_comes_to_the_others(tmp_path: Path) -> None:
@@ -76,26 +78,11 @@ def test_ranks_that_come_one_after_the_other_are_refused_in_a_sentence(tmp_path:
     assert result.last_message.startswith("The ranks of pair1 must have the same model, and two is not in this run (or failed earlier in it): run without")
 
 
-LOCK = """
-- name: Image
-  hosts: gb10
-  gather_facts: false
-  tasks:
-    - name: Plan
-      ansible.builtin.set_fact:
-        __image_plan: {source: one, fingerprint: other}
-        __image_seen: {info: {repo_digests: []}}
-    - name: Compare
-      ansible.builtin.include_role:
-        name: gb10.cluster.image
-        tasks_from: lock.yml
-"""
-
-
 def test_a_refused_image_ends_the_run_on_all_ranks(tmp_path: Path) -> None:
     """Else the other ranks get it, and lose the caches of the one that serves."""
     (tmp_path / ".gb10.lock.yml").write_text("images: {'vllm:1': {fingerprint: first}}\n", encoding="utf-8")
-    result = play(tmp_path, LOCK, "--check", image_reference="vllm:1")
+    given: dict[str, Any] = {"__image_plan": {"source": "one", "fingerprint": "other"}, "__image_seen": {"info": {"repo_digests": []}}}
+    result = play(tmp_path, ROLE_PLAY.format(role="image", tasks="lock"), "--check", image_reference="vllm:1", **given)
     assert sorted(failure[0] for failure in result.failures) == ["one", "two"], result.stdout
     assert "expected first, found other" in result.stdout
 

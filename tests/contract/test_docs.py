@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import yaml
@@ -13,18 +11,7 @@ from ansible_collections.gb10.cluster.plugins.filter import vllm_boot_log
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import parse
 from playbook import REPO
 
-
-def load() -> ModuleType:
-    """tools/docs.py as a module; it is a command and not on the import path."""
-    spec = importlib.util.spec_from_file_location("gb10_docs", REPO / "tools" / "docs.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-docs = load()
+from tools import docs
 
 SPECS = """
 argument_specs:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import KERNEL_KINDS
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.judge import CHECKS, IDS
 from playbook import LOCAL_PAIR, REPO, Run
-from warm_playbook import run
+from warm_playbook import local
 
 pytestmark = pytest.mark.slow
 
@@ -25,21 +22,13 @@ IGNORE = (
 
 
 def doctor(folder: Path, *arguments: str, hosts: str = LOCAL_PAIR, **variables: object) -> Run:
-    (folder / "hosts.yml").write_text(hosts.format(python=sys.executable), encoding="utf-8")
     given = {"gb10_profile": "dspark-nvfp4-1m-seed", "vllm_tp2_directory": str(folder / "node"), "preflight_ignore": IGNORE.split(), **variables}
-    return run(folder, "playbooks/doctor.yml", folder / "hosts.yml", *arguments, variables=given)
-
-
-def report(done: Run) -> dict[str, Any]:
-    """What -e output=json has printed."""
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    found: dict[str, Any] = json.loads(line)
-    return found
+    return local(folder, "doctor", *arguments, hosts=hosts, **given)
 
 
 def test_a_pair_with_nothing_installed_and_a_silent_node_is_reported_in_check_mode_too(tmp_path: Path) -> None:
     done = doctor(tmp_path, "--check", hosts=LOCAL_PAIR.replace("{{ansible_host: 127.0.0.2}}", SILENT), output="json")
-    data = report(done)
+    (data,) = done.documents
     unreachable = [each for each in done._results("runner_on_unreachable") if each["host"] == "two"]
     assert len(unreachable) == 1, "a frozen node is waited for once"
     assert [each["hosts"] for each in data["findings"] if each["id"] == "reachable"] == [["two"]]

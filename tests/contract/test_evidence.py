@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playbook import LOCAL_PAIR, Run
-from warm_playbook import run
+from warm_playbook import local
 
 pytestmark = pytest.mark.slow
 
 
 def collect(folder: Path, text: str = LOCAL_PAIR, *arguments: str, **variables: Any) -> Run:
-    (folder / "hosts.yml").write_text(text.format(python=sys.executable), encoding="utf-8")
     given = {"gb10_profile": "dspark-nvfp4-1m-seed", "gb10_evidence": str(folder / "evidence"), "vllm_tp2_directory": str(folder / "node"), **variables}
-    return run(folder, "playbooks/evidence.yml", folder / "hosts.yml", *arguments, variables=given)
+    return local(folder, "evidence", *arguments, hosts=text, **given)
 
 
 def test_collects_all_ranks_and_compares_with_earlier_evidence(tmp_path: Path) -> None:
@@ -39,7 +36,7 @@ def test_collects_all_ranks_and_compares_with_earlier_evidence(tmp_path: Path) -
     compose.write_text("{{ lookup('pipe', 'id') }}\nport: 8001\n", encoding="utf-8")
     done = collect(tmp_path, LOCAL_PAIR, "-e", "output=json", evidence_label="after", evidence_compare="before")
     assert (done.rc, done.changed) == (0, set()), done.stdout
-    (found,) = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"schema"') and '"host": "two"' in line]
+    (found,) = [each for each in done.documents if each["host"] == "two"]
     assert {"-HF_TOKEN: ********", "+port: 8001"} <= set(found["differences"])
     assert (found["path"], found["compared_with"]) == (f"{tmp_path}/evidence/after/pair1-rank1-two.txt", f"{folder}/pair1-rank1-two.txt")
 

@@ -86,16 +86,12 @@ def names_in(folder: str) -> set[str]:
     return {path.stem for path in (REPO / "plugins" / folder).glob("*.py")}
 
 
-def test_every_action_plugin_is_documented_by_the_module_of_its_name() -> None:
-    """An action without it has no ansible-doc page. The action `node` has no page: it is that of the modules that are routed to it."""
-    assert names_in("action") - names_in("modules") == {"node"}
-
-
-def test_every_module_has_one_action_of_the_collection() -> None:
-    """Ansible's own action does not check what a node returns."""
+def test_every_module_has_one_action_of_the_collection_and_the_defaults_of_the_group() -> None:
+    """Ansible's own action does not check what a node returns, and `module_defaults` of the group reaches what the group lists."""
     runtime = yaml.safe_load((REPO / "meta" / "runtime.yml").read_text(encoding="utf-8"))
     routed = {name: {"action_plugin": "gb10.cluster.node"} for name in names_in("modules") - names_in("action")}
     assert runtime["plugin_routing"] == {"modules": routed}
+    assert runtime["action_groups"]["gb10"] == sorted(names_in("modules"))
 
 
 def test_modules_that_share_an_action_have_their_own_defaults_and_its_remedies(tmp_path: Path) -> None:
@@ -104,12 +100,6 @@ def test_modules_that_share_an_action_have_their_own_defaults_and_its_remedies(t
     assert mine.startswith("root is /none, ")
     assert none == "missing required arguments: reference"
     assert broken.startswith("one: the Python interpreter is missing ")
-
-
-def test_the_action_group_has_every_module() -> None:
-    """`module_defaults` of the group reaches all of them."""
-    runtime = yaml.safe_load((REPO / "meta" / "runtime.yml").read_text(encoding="utf-8"))
-    assert runtime["action_groups"]["gb10"] == sorted(path.stem for path in (REPO / "plugins" / "modules").glob("*.py"))
 
 
 def test_execution_environments_find_the_dependencies_of_the_collection() -> None:

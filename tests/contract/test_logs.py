@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -44,8 +43,7 @@ def test_a_rank_that_the_head_does_not_reach_prints_its_own_lines(pair: Pair) ->
     lost = found("one", LINES[0], rc=3, read=("one",), problems=(cause,))
     done = pair.play("-e", "output=json", tasks="logs", **lost, **found("two", LINES[1], read=("two",)))
     assert done.rc == 0, done.stdout
-    documents = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"schema"')]
-    assert sorted((each["host"], len(each["lines"]), each["problems"]) for each in documents) == [("one", 1, [cause]), ("two", 1, [])]
+    assert sorted((each["host"], len(each["lines"]), each["problems"]) for each in done.documents) == [("one", 1, [cause]), ("two", 1, [])]
 
 
 def test_without_the_head_each_rank_that_answers_prints_its_own_lines(pair: Pair) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import warm_playbook
-from playbook import LOCAL_PAIR, Run
-from warm_playbook import run
+from playbook import Run
 
 PLAY = """
 - name: Preflight
@@ -102,8 +100,7 @@ CONTAINER = any(Path(mark).exists() for mark in ("/.dockerenv", "/run/.container
 
 
 def test_a_node_that_does_not_come_back_ends_the_run_before_its_head(tmp_path: Path) -> None:
-    (tmp_path / "hosts.yml").write_text(LOCAL_PAIR.format(python=sys.executable), encoding="utf-8")
-    result = run(tmp_path, "playbooks/reboot.yml", tmp_path / "hosts.yml", "--check", "--tags", "reboot", variables={"reboot_all": True})
+    result = warm_playbook.local(tmp_path, "reboot", "--check", "--tags", "reboot", reboot_all=True)
     assert result.rc != 0
     if CONTAINER:
         assert "is a container" in result.last_message

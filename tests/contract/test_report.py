@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import json
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +11,8 @@ from typing import Any
 import pytest
 import report_pages
 from browser import Browser
-from playbook import LOCAL_PAIR, REPO
-from warm_playbook import run
+from playbook import LOCAL_PAIR
+from warm_playbook import local
 
 pytestmark = pytest.mark.slow
 
@@ -87,15 +85,13 @@ def test_a_request_of_a_page_is_seen_and_one_of_the_report_is_a_message(browser:
 @pytest.mark.long
 def test_playbook_shows_receipts_of_the_controller_and_a_node_that_is_off_as_it_was_read_last(tmp_path: Path) -> None:
     hosts = LOCAL_PAIR.replace("one:", "lab-1:").replace("two:", "lab-2:").replace("127.0.0.2", "127.0.0.2, ansible_connection: ssh, ansible_port: 1")
-    (tmp_path / "hosts.yml").write_text(hosts.format(python=sys.executable), encoding="utf-8")
     shutil.copytree(report_pages.RECORDED / "failed", tmp_path / "receipts/pair1")
     given = {"gb10_profile": "dspark-nvfp4-1m-seed", "vllm_tp2_directory": str(tmp_path / "node"), "gb10_receipts": str(tmp_path / "receipts")}
-    env = {"ANSIBLE_CONFIG": str(REPO / "ansible.cfg")}
-    done = run(tmp_path, "playbooks/report.yml", tmp_path / "hosts.yml", variables={**given, "report_dest": str(tmp_path / "pages"), "output": "json"}, env=env)
+    done = local(tmp_path, "report", hosts=hosts, report_dest=str(tmp_path / "pages"), output="json", **given)
     assert done.rc == 0, done.stdout[-3000:]
     assert done.changed == set()
     path = tmp_path / "pages/pair1.html"
-    (document,) = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    (document,) = done.documents
     assert (document["schema"], document["path"]) == ("gb10.cluster/report/1", str(path))
     assert path.stat().st_mode & 0o777 == 0o600
     page = path.read_text(encoding="utf-8")

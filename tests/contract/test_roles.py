@@ -11,23 +11,13 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible_collections.gb10.cluster.plugins.plugin_utils import inventory_profiles
-from playbook import REPO, Run
+from playbook import REPO, ROLE_PLAY, Run
 from warm_playbook import run
 
 pytestmark = pytest.mark.slow
 
 SECRET = re.compile(r"api_key|token|secret|password")
 HOSTS = "gb10: {{hosts: {{one: {{ansible_connection: ansible.builtin.local, ansible_become: false, ansible_python_interpreter: {python}}}}}}}\n"
-KHO = """
-- name: What sysctl does about GRUB
-  hosts: gb10
-  gather_facts: false
-  tasks:
-    - name: Change it
-      ansible.builtin.include_role:
-        name: gb10.cluster.sysctl
-        tasks_from: kho.yml
-"""
 ROCE = """
 - name: What roce exports
   hosts: gb10
@@ -40,19 +30,6 @@ ROCE = """
     - name: Tell
       ansible.builtin.debug:
         msg: "tells NCCL of {{ roce_env | length }} things, reboot {{ roce_reboot_required }}"
-"""
-BUILD = """
-- name: The build context
-  hosts: gb10
-  gather_facts: false
-  vars:
-    __image_plan: {obtain: [build]}
-    image_group: {name: pair1, rank: 0, hosts: [one]}
-  tasks:
-    - name: Bring it, and fail where the image would be built
-      ansible.builtin.include_role:
-        name: gb10.cluster.image
-        tasks_from: get.yml
 """
 
 
@@ -71,38 +48,37 @@ def test_secrets_are_never_logged(specs: Path) -> None:
     assert [name for name, option in options.items() if SECRET.search(name) and not option.get("no_log")] == []
 
 
-def test_kho_off_is_written_once_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in of update-grub reads the file and writes the menu."""
-    own, menu, program = tmp_path / "60.cfg", tmp_path / "grub.cfg", tmp_path / "bin" / "update-grub"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\ntest -f {own} && . {own}\necho "linux /vmlinuz $GRUB_CMDLINE_LINUX" | tee -a {menu}.runs >{menu}\n')
+def grub(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str, *arguments: str, **values: bool) -> Run:
+    """Run the tasks with a stand-in of update-grub, which prints the menu. Each run adds it to grub.cfg.runs too."""
+    program = folder / "bin/update-grub"
+    program.parent.mkdir(exist_ok=True)
+    program.write_text(f"#!/bin/sh\n{{ {script}; }} | tee -a {folder}/grub.cfg.runs >{folder}/grub.cfg\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    plan: dict[str, object] = {"file": str(own), "menu": str(menu), "write": False, "remove": False, "stale": False}
+    shutil.rmtree(folder / "plays", ignore_errors=True)
+    plan = {"file": f"{folder}/60.cfg", "menu": f"{folder}/grub.cfg", "write": False, "remove": False, "stale": False, **values}
+    return play(folder, ROLE_PLAY.format(role="sysctl", tasks="kho"), *arguments, __sysctl_set={"kho": plan})
 
-    def grub(*arguments: str, **values: bool) -> tuple[bool, str]:
-        shutil.rmtree(tmp_path / "plays", ignore_errors=True)
-        done = play(tmp_path, KHO, *arguments, __sysctl_set={"kho": {**plan, **values}})
+
+def test_kho_off_is_written_once_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, menu = tmp_path / "60.cfg", tmp_path / "grub.cfg"
+    without, off = "linux /vmlinuz \n", "linux /vmlinuz  kho=off\n"
+
+    def run(*arguments: str, **values: bool) -> tuple[bool, str]:
+        done = grub(tmp_path, monkeypatch, f'test -f {own} && . {own}; echo "linux /vmlinuz $GRUB_CMDLINE_LINUX"', *arguments, **values)
         assert done.rc == 0, done.stdout
         return bool(done.changed), menu.read_text() if menu.exists() else ""
 
-    without, off = "linux /vmlinuz \n", "linux /vmlinuz  kho=off\n"
-    assert grub("--check", write=True) == (True, "")
+    assert run("--check", write=True) == (True, "")
     assert not own.exists()
-    assert grub(write=True) == (True, off)
-    assert grub(write=True) == (False, off)
-    assert grub(remove=True) == (True, without)
+    assert run(write=True) == (True, off)
+    assert run(write=True) == (False, off)
+    assert run(remove=True) == (True, without)
     assert Path(f"{menu}.runs").read_text() == off + without
 
 
 def test_a_menu_without_kho_off_fails_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = tmp_path / "bin" / "update-grub"
-    program.parent.mkdir()
-    program.write_text(f"#!/bin/sh\necho linux >{tmp_path}/grub.cfg\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    plan = {"file": f"{tmp_path}/60.cfg", "menu": f"{tmp_path}/grub.cfg", "write": True, "remove": False, "stale": False}
-    done = play(tmp_path, KHO, __sysctl_set={"kho": plan})
+    done = grub(tmp_path, monkeypatch, "echo linux", write=True)
     assert done.rc != 0
     assert "without it. Find the later file in /etc/default/grub.d that sets GRUB_CMDLINE_LINUX" in " ".join(done.stdout.split())
 
@@ -121,7 +97,8 @@ def test_a_build_sees_what_the_folder_holds_and_nothing_older(tmp_path: Path) ->
     for folder, name in ((here, "Dockerfile"), (there, "old")):
         folder.mkdir()
         (folder / name).write_text(name, encoding="utf-8")
-    done = play(tmp_path, BUILD, image_build_context="recipe", __image_build_folder=str(there))
+    given = {"__image_plan": {"obtain": ["build"]}, "image_group": {"name": "pair1", "rank": 0, "hosts": ["one"]}, "__image_build_folder": str(there)}
+    done = play(tmp_path, ROLE_PLAY.format(role="image", tasks="get"), image_build_context="recipe", **given)
     assert done.rc != 0
     assert [path.name for path in there.iterdir()] == ["Dockerfile"]
 

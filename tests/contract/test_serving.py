@@ -49,7 +49,7 @@ def _checked(method):
 Connection.exec_command = _checked(Connection.exec_command)
 Connection.put_file = _checked(Connection.put_file)
 """
-STUBS = ("agent", "collective_test", "gb10", "vllm_bench", "vllm_rank_info")
+STUBS = ("agent", "collective_test", "gb10", "vllm_rank_info")
 #: Names the release of the inventory as the test does.
 NAMED = """
 
@@ -146,9 +146,9 @@ class Pair:
         text = (self.folder / "nodes" / host / "pair1/releases" / NEW / "compose.yaml").read_text(encoding="utf-8")
         return dict(yaml.safe_load(text)["services"]["vllm"])
 
-    def manifest(self, host: str, release: str = NEW) -> dict[str, Any]:
-        """What the role has written about a release on a node."""
-        return dict(json.loads((self.folder / "nodes" / host / "pair1/releases" / release / "release.json").read_text(encoding="utf-8")))
+    def manifest(self, host: str) -> dict[str, Any]:
+        """What the role has written about the new release on a node."""
+        return dict(json.loads((self.folder / "nodes" / host / "pair1/releases" / NEW / "release.json").read_text(encoding="utf-8")))
 
     def written(self, host: str) -> bool:
         """Whether the new release is on a node."""

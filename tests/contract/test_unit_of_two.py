@@ -35,7 +35,7 @@ def test_run_without_head_asks_no_rank_and_reports_it(tmp_path: Path) -> None:
 def test_an_image_that_one_rank_cannot_read_stops_the_other_with_a_sentence(tmp_path: Path) -> None:
     keep = "{{ 2 if inventory_hostname == 'one' else ('the engine of two is stopped' | int(default='x')) }}"
     given = {"gb10_profile": "dspark-nvfp4-1m-seed", "image_keep": keep}
-    done = warm_playbook.play(tmp_path, ROLE_PLAY.replace("vllm_tp2", "image").format(tasks="validate"), **given)
+    done = warm_playbook.play(tmp_path, ROLE_PLAY.format(role="image", tasks="validate"), **given)
     assert done.rc != 0
     assert "two of pair1 failed (the message is above), so one stops as well: correct that and run again." in done.stdout.replace("\n", " ")
     assert "has no attribute" not in done.stdout

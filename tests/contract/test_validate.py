@@ -10,20 +10,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from playbook import REPO, Run
+from playbook import PAIR, REPO, Run
 from warm_playbook import run
 
 PROFILES = sorted(path.stem for path in (REPO / "profiles").glob("*.yml"))
 #: With and without a drafter. The unit tests render every profile.
 SOME = ["b12x-fp8-1m", "dspark-nvfp4-1m-seed"]
-PAIR = """
-gb10:
-  children:
-    pair1:
-      hosts:
-        spark-1: {ansible_host: 10.255.255.1, ansible_connection: ssh}
-        spark-2: {ansible_host: 10.255.255.2, ansible_connection: ssh}
-"""
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import playbook
@@ -17,7 +16,6 @@ IMAGE = "gb10-test/copy:1"
 BASE = "gb10-lab/stub:1"
 SHARDS = 4
 SHARD_MIB = 512
-IMAGE_MIB = 256
 
 PROFILE = {
     "summary": "Random bytes, to be copied",
@@ -49,17 +47,11 @@ open(os.path.join(folder, "config.json"), "w").write("{}")
 """
 
 
-def write_play(folder: Path, roles: str) -> Path:
-    """Write a playbook of one role, or of several with a comma between, and return its path."""
-    path = folder / f"{roles}.yml"
-    tasks = [{"role": f"gb10.cluster.{role}", "tags": [role]} for role in roles.split(",")]
-    path.write_text(json.dumps([{"hosts": "gb10", "gather_facts": False, "roles": tasks}]), encoding="utf-8")
-    return path
-
-
-def play(lab: Lab, roles: str, *arguments: str, **variables: Any) -> playbook.Run:
-    """Run one role, or several with a comma between, with the test's profile."""
-    return lab.play(str(write_play(lab.folder, roles)), *arguments, variables={**VARIABLES, **variables})
+def play(lab: Lab, role: str, *arguments: str, **variables: Any) -> playbook.Run:
+    """Run one role with the test's profile."""
+    path = lab.folder / f"{role}.yml"
+    path.write_text(json.dumps([{"hosts": "gb10", "gather_facts": False, "roles": [f"gb10.cluster.{role}"]}]), encoding="utf-8")
+    return lab.play(str(path), *arguments, variables={**VARIABLES, **variables})
 
 
 def result(run: playbook.Run, host: str, task: str) -> dict[str, Any]:
@@ -71,19 +63,19 @@ def result(run: playbook.Run, host: str, task: str) -> dict[str, Any]:
     raise AssertionError(f"{task!r} did not run on {host}:\n{run.stdout[-3000:]}")
 
 
-def make_model(lab: Lab, node: int, mib: int = SHARD_MIB) -> None:
+def make_model(node: int) -> None:
     """Put the model on a node."""
     subprocess.run(
-        ["docker", "exec", "-i", f"gb10-lab-{node}", "python3", "-", MODEL, str(SHARDS), str(mib)], input=MAKE_MODEL, text=True, check=True, timeout=300
+        ["docker", "exec", "-i", f"gb10-lab-{node}", "python3", "-", MODEL, str(SHARDS), str(SHARD_MIB)], input=MAKE_MODEL, text=True, check=True, timeout=300
     )
 
 
-def make_image(lab: Lab, node: int, mib: int = IMAGE_MIB, tag: str = IMAGE, salt: str = "1") -> None:
+def make_image(lab: Lab, node: int, mib: int, salt: str = "1") -> None:
     """Build an image on a node: the engine's small image, and a layer of random bytes."""
     lab.on(
         node,
         f"mkdir -p {STORE}/build && cd {STORE}/build && head -c {mib}M /dev/urandom >blob && "
-        f"printf 'FROM {BASE}\\nCOPY blob /blob\\nENV SALT={salt}\\n' >Dockerfile && docker build -q --network none -t {tag} . && rm -rf {STORE}/build",
+        f"printf 'FROM {BASE}\\nCOPY blob /blob\\nENV SALT={salt}\\n' >Dockerfile && docker build -q --network none -t {IMAGE} . && rm -rf {STORE}/build",
         timeout=300,
     )
 
@@ -93,9 +85,9 @@ def sums(lab: Lab, node: int) -> str:
     return lab.on(node, f"cd {MODEL} && find . -type f | LC_ALL=C sort | xargs sha256sum", timeout=120)
 
 
-def clean(lab: Lab, nodes: tuple[int, ...] = (1, 2)) -> None:
+def clean(lab: Lab) -> None:
     """Remove all that these tests make."""
-    for node in nodes:
+    for node in (1, 2):
         records = "cd /var/lib/gb10-cluster && rm -rf weights-copy-model-* image* build-pair1"
         lab.on(node, f"umount {STORE}/full 2>/dev/null; rm -rf {STORE}; {records}", check=False)
         lab.on(node, "docker images -q gb10-test/copy | xargs -r docker rmi -f", check=False)

@@ -112,7 +112,7 @@ class Outcome:
 ALL_CLASSES = {name for fault in FAULTS for name in fault.classes} | {"node_lost", "engine_failed", "unclassified", "worker_died"}
 
 
-def inject(lab: Any, fault: Fault, rollback: bool = False) -> Outcome:
+def inject(lab: Any, fault: Fault) -> Outcome:
     """Run site.yml with the fault and return what came of it; the fault is removed again.
 
     A release that has passed would be tried again after some of these faults, and a pair that is watched after all: one attempt has to end with the verdict.
@@ -137,7 +137,7 @@ def inject(lab: Any, fault: Fault, rollback: bool = False) -> Outcome:
     if fault.act:
         thread.start()
     try:
-        settings = {"vllm_tp2_rollback": rollback, "vllm_tp2_restart": True, "vllm_tp2_attempts": 1, **UNWATCHED}
+        settings = {"vllm_tp2_rollback": False, "vllm_tp2_restart": True, "vllm_tp2_attempts": 1, **UNWATCHED}
         run = lab.play("site.yml", "--tags", "vllm_tp2", variables={**settings, **fault.variables})
     finally:
         stop.set()

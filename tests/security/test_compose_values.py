@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from ansible_collections.gb10.cluster.plugins.module_utils._core import forms
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.compose import env_file_text
 from ansible_collections.gb10.cluster.plugins.plugin_utils.compose_yaml import compose_yaml
 from compose_values import NUMBERS, VALUES, rendered
 
@@ -28,11 +26,3 @@ def test_a_text_that_compose_reads_as_a_number_has_quotes(value: str) -> None:
 
 def test_numbers_stay_numbers() -> None:
     assert compose_yaml({"a": 5, "b": 0.5, "c": True, "d": None, "e": 1e20}) == "a: 5\nb: 0.5\nc: true\nd: null\ne: 1.0e+20\n"
-
-
-SECRETS = ["plain", "a\\b", "\\\\", "a\\\\", "${HOME}", "$$x", "a#b", "a b", '"q"', "é", 'a"b', "a\\nb", "`id`"]
-
-
-@pytest.mark.parametrize("value", SECRETS)
-def test_a_secret_is_read_as_it_was_written(value: str) -> None:
-    assert forms.parse(env_file_text({"KEY": value})) == {"KEY": value}

@@ -9,7 +9,6 @@ import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.compose import ServingError, render_rank
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import CACHE_VARIABLES
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
-from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_schema import ProfileError
 from shipped_profiles import SHIPPED
 
 NODES = ["/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0"]
@@ -113,8 +112,3 @@ def test_a_volume_that_lets_the_engine_change_the_weights_is_refused(model: dict
     assert "/vllm-cache'" in text
     assert "vllm_tp2_weights_writable: true" in text
     assert len(rendered_with(container, model, weights_writable=True)["volumes"]) == len(volumes)
-
-
-def test_a_mount_in_the_long_syntax_is_refused() -> None:
-    with pytest.raises(ProfileError, match=re.escape("container.volumes[0] is a mapping, expected a string")):
-        rendered_with({"volumes": [{"type": "bind", "source": "{model_store}", "target": "/models"}]})

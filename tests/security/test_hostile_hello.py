@@ -15,12 +15,10 @@ from sim.world import World
 pytestmark = pytest.mark.slow
 
 LONG = "x" * (1 << 20)
-
-
 CONTAINER: dict[str, Any] = {
-    "id": "1", "name": "gb10-pair1-rank1", "status": "running", "running": True, "pid": 1, "exit_code": 0, "oom_killed": False, "error": "x" * (1 << 20),
-    "started_at": "x" * (1 << 20), "finished_at": "", "restart_count": 0, "image": "x" * (1 << 20), "image_id": "x" * (1 << 20),
-    "labels": {"gb10.cluster.release": "new"}, "log": "x" * (1 << 20),
+    "id": "1", "name": "gb10-pair1-rank1", "status": "running", "running": True, "pid": 1, "exit_code": 0, "oom_killed": False, "error": LONG,
+    "started_at": LONG, "finished_at": "", "restart_count": 0, "image": LONG, "image_id": LONG,
+    "labels": {"gb10.cluster.release": "new"}, "log": LONG,
 }  # fmt: skip
 
 

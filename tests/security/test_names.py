@@ -22,17 +22,13 @@ def inventory(group: str, hosts: tuple[str, str] = ("spark-1", "spark-2")) -> tu
     return {"all": list(hosts), "gb10": list(hosts), group: list(hosts)}, variables
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_a_group_with_another_name_is_refused(name: str) -> None:
-    groups, hosts = inventory(name)
-    assert [fault for fault in group_faults(groups, hosts) if "has the name" in fault.text]
-    with pytest.raises(ClusterError, match="has the name"):
-        group_of("spark-1", groups, hosts)
+#: Groups and hosts. A name of DNS can end in a dot.
+WRONG = [*((name, ("spark-1", "spark-2")) for name in BAD), *(("pair1", ("spark-1", name)) for name in BAD if name not in ("", "pair1."))]
 
 
-@pytest.mark.parametrize("name", [each for each in BAD if each not in ("", "pair1.")])  # a name of DNS can end in a dot
-def test_a_host_with_another_name_is_refused(name: str) -> None:
-    groups, hosts = inventory("pair1", ("spark-1", name))
+@pytest.mark.parametrize(("group", "names"), WRONG)
+def test_a_group_or_a_host_with_another_name_is_refused(group: str, names: tuple[str, str]) -> None:
+    groups, hosts = inventory(group, names)
     assert [fault for fault in group_faults(groups, hosts) if "has the name" in fault.text]
     with pytest.raises(ClusterError, match="has the name"):
         group_of("spark-1", groups, hosts)

@@ -605,19 +605,12 @@ def test_an_error_in_the_judgement_leaves_a_pair_as_it_is(monkeypatch: pytest.Mo
     assert world.serves("new")
 
 
-def test_the_head_does_not_start_if_the_worker_did_not() -> None:
-    world = pair(new=["image"])
-    found = world.change("new", rollback=False)
-    assert found["verdict"]["class"] == "start_failed"
-    assert "No such image" in found["sentence"]
-    assert not any("one starts new" in line for line in world.log)
-
-
 def test_the_head_does_not_start_if_only_the_worker_fails_to_start() -> None:
     world = pair(new=["good"])
     during(world, "memory", lambda: world.ranks[1].releases.pop("new"))
-    world.desire("new", rollback=False)
-    assert "compose.yaml is missing on two" in world.settle()["sentence"]
+    found = world.change("new", rollback=False)
+    assert found["verdict"]["class"] == "start_failed"
+    assert "compose.yaml is missing on two" in found["sentence"]
     assert not any("one starts new" in line for line in world.log)
 
 

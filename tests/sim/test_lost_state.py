@@ -72,22 +72,13 @@ def test_an_outcome_that_could_not_be_written_restarts_nothing(release: str) -> 
     assert (order(world), world.serves(release), world.outcome()["result"]) == (before, True, "serves")
 
 
-def test_a_boot_whose_outcome_is_lost_is_judged_and_not_started_again() -> None:
-    world = pair(new=["slow"])
+@pytest.mark.parametrize(("kind", "release"), [("slow", "new"), ("hang", "old")], ids=["passes", "gives way to the last good release"])
+def test_a_boot_whose_outcome_is_lost_is_judged_and_not_started_again(kind: str, release: str) -> None:
+    world = pair(new=[kind])
     during(world, "judging", lambda: world.store.files.pop("outcome.json"), 15.0)
     during(world, "judging", world.crash, 15.0)
-    world.desire("new")
-    world.run(20)
-    assert world.settle()["result"] == "serves"
-    assert order(world).count("one starts new") == 1
-
-
-def test_a_boot_that_fails_after_its_outcome_was_lost_gives_way_to_the_last_good_release() -> None:
-    world = pair(new=["hang"])
-    during(world, "judging", lambda: world.store.files.pop("outcome.json"), 15.0)
-    during(world, "judging", world.crash, 15.0)
-    assert world.change("new")["release"] == "old"
-    assert (order(world).count("one starts new"), world.serves("old")) == (1, True)
+    assert world.change("new")["release"] == release
+    assert (order(world).count("one starts new"), world.serves(release)) == (1, True)
 
 
 @pytest.mark.parametrize("how", ["lost", "full"])

@@ -1,9 +1,6 @@
-"""Make the helpers next to tests/unit importable from any working directory."""
+"""Settings of Hypothesis, and modules without the warnings of earlier tests."""
 
 from __future__ import annotations
-
-import sys
-from pathlib import Path
 
 import pytest
 from ansible.module_utils.common import warnings
@@ -12,11 +9,6 @@ from hypothesis import HealthCheck, settings
 # A busy machine is not a failure: examples have no deadline and may be slow to generate. They are the same each time.
 settings.register_profile("gb10", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 settings.load_profile("gb10")
-
-TESTS = Path(__file__).resolve().parents[1]
-for folder in (TESTS, TESTS / "lab", TESTS.parent):
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
 
 
 @pytest.fixture(autouse=True)

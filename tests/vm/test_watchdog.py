@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
 from typing import TYPE_CHECKING, Any
@@ -80,7 +79,7 @@ def test_a_frozen_node_is_reset_by_the_watchdog(lab: VmLab, applied: Run) -> Non
     assert comes_back(lab, FREEZE) > SECONDS / 2
     assert lab.on(NODE, f"cat {DEVICE}/bootstatus") == BY_WATCHDOG
     doctor = lab.play("playbooks/doctor.yml", *ONLY, variables={"output": "json"})
-    report = json.loads(next(line for line in doctor.stdout.splitlines() if line.startswith("{")))
+    [report] = doctor.documents
     assert [each["hosts"] for each in report["findings"] if each["id"] == "unclean_end"] == [["vm-1"]], report
     assert lab.probe(NODE, READ) == ARMED
     lab.on(NODE, "rm -rf /var/log/journal")

@@ -6,13 +6,11 @@ import re
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from playbook import REPO
 
 from tools import acceptance, stages
-
-REPO = Path(__file__).resolve().parents[3]
 
 
 def rows(suite: str) -> list[str]:

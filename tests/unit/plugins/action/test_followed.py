@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.gb10.cluster.plugins.action import image_get, weights_copy, weights_download
 from ansible_collections.gb10.cluster.plugins.plugin_utils import followed
@@ -35,7 +34,6 @@ def follow(
 
     monkeypatch.setattr(followed, "SHOW_SECONDS", show_seconds)
     monkeypatch.setattr(followed, "RETRY_SECONDS", 0.0)
-    monkeypatch.setattr(ActionBase, "run", lambda *_a, **_k: {})
     monkeypatch.setattr(Display, "display", lambda _self, text, **_k: shown.append(text))
     action = kind.ActionModule.__new__(kind.ActionModule)
     action._task = SimpleNamespace(check_mode=check, args={"how": "pull", "name": "weights-pair1", "fetch": [{}], **args})

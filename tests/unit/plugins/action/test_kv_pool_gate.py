@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
-from ansible.plugins.action import ActionBase
-from ansible.utils.display import Display
 from ansible_collections.gb10.cluster.plugins.action import kv_pool_gate as plugin
 from ansible_collections.gb10.cluster.plugins.plugin_utils import receipts
 from ansible_collections.gb10.cluster.plugins.plugin_utils.tally import RUN
@@ -39,12 +37,10 @@ def event(number: int, text: str, kind: str = "progress") -> dict[str, Any]:
 class Followed:
     """An action whose node answers from a list: a reply, a text on stderr, or an exception."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.lines: list[str] = []
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, screen: list[str]) -> None:
+        self.lines = screen
         self.commands: list[str] = []
         self.now = 0.0
-        monkeypatch.setattr(ActionBase, "run", lambda *_a, **_k: {})
-        monkeypatch.setattr(Display, "display", lambda _self, text, **_k: self.lines.append(text))
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
         monkeypatch.setattr(time, "sleep", self._sleep)
 
@@ -72,8 +68,8 @@ class Followed:
 
 
 @pytest.fixture
-def followed(monkeypatch: pytest.MonkeyPatch) -> Followed:
-    return Followed(monkeypatch)
+def followed(monkeypatch: pytest.MonkeyPatch, screen: list[str]) -> Followed:
+    return Followed(monkeypatch, screen)
 
 
 def settled(passed: bool | None = True, **more: Any) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
-from ansible.plugins.action import ActionBase
 from ansible_collections.gb10.cluster.plugins.action.node import ActionModule
 from ansible_collections.gb10.cluster.plugins.plugin_utils import shown
 
@@ -29,7 +28,6 @@ def run(monkeypatch: pytest.MonkeyPatch, *answers: Any, transport: str = "ssh") 
             raise answer
         return dict(answer)
 
-    monkeypatch.setattr(ActionBase, "run", lambda *_a, **_k: {})
     action = ActionModule.__new__(ActionModule)
     action._task = SimpleNamespace(async_val=0)
     options = {"host": "192.168.1.12", "remote_user": "me", "port": None}

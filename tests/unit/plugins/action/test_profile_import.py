@@ -10,17 +10,11 @@ import pytest
 import yaml
 from ansible import context
 from ansible.errors import AnsibleActionFail
-from ansible.plugins.action import ActionBase
 from ansible_collections.gb10.cluster.plugins.action import profile_import as plugin
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_run import PLAYBOOKS
 
 RECIPES = Path(__file__).parents[2] / "fixtures/recipes"
 RECIPE = "model: org/m\ncontainer: vllm:1\ndefaults: {tensor_parallel: 2, gpu_memory_utilization: 0.8, served_model_name: m}\n"
-
-
-@pytest.fixture(autouse=True)
-def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ActionBase, "run", lambda *_args, **_more: {})
 
 
 def run(folder: Path, text: str | bytes = RECIPE, check: bool = False, **arguments: Any) -> dict[str, Any]:

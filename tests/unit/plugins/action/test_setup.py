@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import yaml
 from ansible.errors import AnsibleActionFail, AnsiblePromptInterrupt, AnsiblePromptNoninteractive
-from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.gb10.cluster.plugins.action import setup as plugin
 from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles
@@ -32,17 +31,18 @@ NODE = {
 class World:
     """The machines as SSH sees them, the user's terminal, and what was shown and asked on it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.interactive = folder, True
+    def __init__(self, folder: Path, screen: list[str]) -> None:
+        self.folder, self.lines, self.interactive = folder, screen, True
         self.questions: dict[str, list[str]] = {}  # of OpenSSH, by address
         self.asks, self.same = list[str](), False  # the addresses where sudo asks for a password
-        self.answers, self.lines, self.prompts, self.private = list[str](), list[str](), list[str](), list[str]()
+        self.answers, self.prompts, self.private = list[str](), list[str](), list[str]()
         self.replies: list[tuple[str, str]] = []
         self.become_pass = ""
 
     def run(self, *answers: str, extra: dict[str, Any] | None = None, **options: Any) -> dict[str, Any]:
         """Run the action with these extra variables and these answers on the terminal."""
-        self.answers, self.prompts, self.private, self.lines = list(answers), [], [], []
+        self.answers, self.prompts, self.private = list(answers), [], []
+        self.lines.clear()
         given = {"inventory": str(self.folder), "machines": None, "nodes": None, "fabrics": None, "profiles": PROFILES, "values": None} | options
         action = plugin.ActionModule.__new__(plugin.ActionModule)
         action._task = SimpleNamespace(check_mode=False)
@@ -58,9 +58,9 @@ class World:
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
+def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, screen: list[str]) -> World:
     """Two machines that know this computer, and a terminal."""
-    here = World(tmp_path / "mine")
+    here = World(tmp_path / "mine", screen)
 
     def prompt(_self: Any, text: str, private: bool = False, **_more: Any) -> bytes:
         if not here.interactive:
@@ -77,8 +77,6 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
         machine.asks = machine.address in here.asks
 
     monkeypatch.setattr(Display, "prompt_until", prompt)
-    monkeypatch.setattr(Display, "display", lambda _self, text, *_args, **_more: here.lines.append(str(text)))
-    monkeypatch.setattr(ActionBase, "run", lambda *_args, **_more: {})
     monkeypatch.setattr(plugin, "load_extra_vars", lambda loader: loader)
     monkeypatch.setattr(setup_login.Machine, "reach", reach)
     monkeypatch.setattr(setup_login, "configured_user", lambda _address: "me-in-config")

@@ -7,20 +7,10 @@ from typing import Any
 
 import pytest
 from ansible.errors import AnsibleActionFail
-from ansible.plugins.action import ActionBase
-from ansible.utils.display import Display
 from ansible_collections.gb10.cluster.plugins.action import show as plugin
 from ansible_collections.gb10.cluster.plugins.plugin_utils import shown
 
 HOSTILE = "a\x1b[31mb\u202ec\x7f"
-
-
-@pytest.fixture
-def screen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    texts: list[str] = []
-    monkeypatch.setattr(Display, "display", lambda _self, text, *_args, **_more: texts.append(str(text)))
-    monkeypatch.setattr(ActionBase, "run", lambda *_args, **_more: {})
-    return texts
 
 
 def call(monkeypatch: pytest.MonkeyPatch, lines: list[str] | None, data: Any = None, **extra: Any) -> dict[str, Any]:
@@ -59,13 +49,13 @@ def test_refuses_another_output_before_anything_is_printed(screen: list[str], mo
     assert screen == []
 
 
-def test_a_document_has_its_own_text(screen: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_document_has_its_own_text(monkeypatch: pytest.MonkeyPatch) -> None:
     document = {"schema": "gb10.cluster/releases/1", "group": "pair1", "host": HOSTILE, "releases": []}
     result = call(monkeypatch, None, [document, document])
     assert result["lines"] == ["", "pair1 keeps 0 releases on a\\x1b[31mb\\u202ec\\x7f."] * 2
 
 
 @pytest.mark.parametrize("data", [None, {"schema": "gb10.cluster/other/1"}, [], [5], [{"schema": "gb10.cluster/status/1"}, {"schema": "x"}]])
-def test_refuses_a_document_without_text(screen: list[str], monkeypatch: pytest.MonkeyPatch, data: Any) -> None:
+def test_refuses_a_document_without_text(monkeypatch: pytest.MonkeyPatch, data: Any) -> None:
     with pytest.raises(AnsibleActionFail, match="data needs lines, or documents of one schema of gb10"):
         call(monkeypatch, None, data)

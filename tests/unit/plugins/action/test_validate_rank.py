@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from ansible.errors import AnsibleActionFail
-from ansible.plugins.action import ActionBase
 from ansible_collections.gb10.cluster.plugins.action import validate_rank as plugin
 from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import SPARK_GIB
@@ -17,7 +16,6 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve impor
 
 
 def run(monkeypatch: pytest.MonkeyPatch, **arguments: Any) -> dict[str, Any]:
-    monkeypatch.setattr(ActionBase, "run", lambda *_args, **_more: {})
     monkeypatch.setattr(plugin, "compose_refusal", lambda _content: None)
     args = {
         "group": {"name": "pair1", "rank": 0, "hosts": ["a", "b"]}, "profile": resolve("b12x-fp8-1m", shipped_profiles(), {}),

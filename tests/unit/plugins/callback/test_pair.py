@@ -71,16 +71,8 @@ class Play:
         return done.stdout.splitlines()
 
     def terminal(self, *arguments: str, **env: str) -> pexpect.spawn[str]:
-        return pexpect.spawn(
-            self.command,
-            [*self.argv, *arguments],
-            cwd=self.folder,
-            env={**self.env, **env},
-            dimensions=(30, 120),
-            timeout=60,
-            encoding="utf-8",
-            logfile=(self.folder / "screen").open("w", encoding="utf-8"),
-        )
+        more = {**self.env, **env}
+        return pexpect.spawn(self.command, [*self.argv, *arguments], cwd=self.folder, env=more, dimensions=(30, 120), timeout=60, encoding="utf-8")
 
 
 @pytest.fixture

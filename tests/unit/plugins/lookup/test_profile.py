@@ -26,10 +26,6 @@ def run(terms: list[Any], **variables: Any) -> list[Any]:
     return plugin.run(terms, variables)
 
 
-def test_the_default() -> None:
-    assert run([])[0]["name"] == DEFAULT_PROFILE
-
-
 def test_the_selected_one_with_templates_in_it() -> None:
     own = {"mine": {"extends": "fp8-1m", "engine": {"args": {"max-model-len": trust_as_template("{{ ctx }}")}}}}
     out = run([], gb10_profile=trust_as_template("{{ which }}"), which="mine", ctx=500000, gb10_profiles=own)[0]
@@ -37,7 +33,8 @@ def test_the_selected_one_with_templates_in_it() -> None:
     assert out["gate"]["context"] == 500000
 
 
-def test_terms_and_all() -> None:
+def test_the_default_and_terms_and_all() -> None:
+    assert run([])[0]["name"] == DEFAULT_PROFILE
     assert [o["name"] for o in run(["fp8-1m", "fp8-512k"])] == ["fp8-1m", "fp8-512k"]
     everything = run(["*"], gb10_profiles={"mine": {"extends": "fp8-1m"}})[0]
     assert set(everything) == {*SHIPPED, "mine"}

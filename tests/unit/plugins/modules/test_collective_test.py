@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.testing import patch_module_args
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import trial
 from ansible_collections.gb10.cluster.plugins.modules import collective_test
+from module_run import run_module
 
 GOOD = {"backend": "gloo", "stage": "end", "rows": [{"op": "all_reduce", "mib": 16, "gb_s": 0.5}], "problem": "", "text": ""}
 NAME = "gb10-pair1-rank0-collective"
@@ -33,9 +33,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         monkeypatch.setattr(collective_test, "run_command", command)
         service = {"image": "i", "environment": {"NCCL_DEBUG": "INFO"}}
         given = {"service": service, "env": {"NCCL_IB_HCA": "rocep1s0f0"}, "container": NAME, "group": "pair1", "directory": str(tmp_path), "key": "k1", **more}
-        with patch_module_args(given), pytest.raises(SystemExit):
-            collective_test.main()
-        return json.loads(capsys.readouterr().out), calls
+        return run_module(capsys, collective_test, **given), calls
 
     return module
 

@@ -90,5 +90,7 @@ def test_report_has_the_share_of_layers_or_build_steps(log: str, percent: int | 
     ],
 )
 def test_failed_pull_is_reported_with_its_remedy(log: str, words: str) -> None:
-    assert words in image_get.explain_failure(log, params())
+    text = image_get.explain_failure(log, params())
+    assert text.startswith("pulling reg:5000/o/vllm:1 failed (")
+    assert words in text
     assert "the Dockerfile of image.build" in image_get.explain_failure("COPY failed: x", params(how="build"))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
-from ansible.module_utils.testing import patch_module_args
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api, images
 from ansible_collections.gb10.cluster.plugins.modules import image_record
+from module_run import run_module
 
 
 @pytest.mark.parametrize("check", [True, False], ids=["check mode", "for real"])
@@ -51,8 +50,5 @@ def test_another_image_removes_the_old_one(monkeypatch: pytest.MonkeyPatch, caps
     monkeypatch.setattr(images, "inspect_image", lambda _reference, _socket: {"RepoTags": []})
     monkeypatch.setattr(images, "call", lambda *_arguments: (200, ""))
     monkeypatch.setattr(docker_api, "list_containers", lambda *_arguments: [])
-    arguments = {"group": "pair1", "reference": "vllm:1", "imported": True, "keep": 1}
-    with patch_module_args({**arguments, "_ansible_check_mode": check}), pytest.raises(SystemExit):
-        image_record.main()
-    out = json.loads(capsys.readouterr().out)
+    out = run_module(capsys, image_record, group="pair1", reference="vllm:1", imported=True, keep=1, _ansible_check_mode=check)
     assert (out["changed"], out["removed"], out["left"]) == (True, [old], [])

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.modules import roce_verify
-from unit.fixtures.roce.node import FakeNode
-from unit.fixtures.roce.tree import ADDRESSES, HCA1, PAIR, RAIL0, RAIL1, V1, V2, ZERO, gid, mapped, spark, v4_gids
+from unit.fixtures.roce.node import FakeNode, maker
+from unit.fixtures.roce.tree import ADDRESSES, HCA1, RAIL0, RAIL1, V1, V2, ZERO, gid, mapped, v4_gids
 
 PEERS = [{"host": "spark-2", "fabric": ["192.168.100.11/24", "192.168.101.11"], "rank": 1, "address": "10.0.1.61"}]
 DRIFTED = {RAIL0: v4_gids("192.168.100.10"), RAIL1: v4_gids("192.168.101.10", at=4)}
@@ -17,13 +17,8 @@ DRIFTED = {RAIL0: v4_gids("192.168.100.10"), RAIL1: v4_gids("192.168.101.10", at
 
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Return a function that makes a node of spark()'s arguments."""
     monkeypatch.setattr(roce_verify, "BANDWIDTH_RECEIPT", tmp_path / "receipt.json")
-
-    def node(addresses: Any = None, **more: Any) -> FakeNode:
-        return FakeNode(monkeypatch, capsys, roce_verify, spark(tmp_path / "node", PAIR if addresses is None else addresses, **more))
-
-    return node
+    return maker(roce_verify, tmp_path, monkeypatch, capsys)
 
 
 def test_a_good_pair(make: Any) -> None:

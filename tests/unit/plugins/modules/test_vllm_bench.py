@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.testing import patch_module_args
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import bench
 from ansible_collections.gb10.cluster.plugins.modules import vllm_bench
+from module_run import run_module
 
 KEY = "sk-a-secret-key"
 RESULT = {
@@ -68,9 +68,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         monkeypatch.setattr(vllm_bench, "MEMINFO", str(meminfo))
         monkeypatch.setattr(vllm_bench, "run_command", command)
         given = {"levels": bench.levels_of([0, 64], [1], 16), "container": "gb10-pair1-rank0", "env_file": [str(key)], **more}
-        with patch_module_args(given), pytest.raises(SystemExit):
-            vllm_bench.main()
-        return json.loads(capsys.readouterr().out), calls
+        return run_module(capsys, vllm_bench, **given), calls
 
     return module
 
@@ -79,15 +77,10 @@ def test_each_level_is_measured_in_the_container_of_the_head_and_the_key_is_nowh
     out, calls = run(url=url)
     assert [(row["depth"], row["completed"], row["tok_s"]) for row in out["rows"]] == [(0, 2, 32.0), (64, 2, 32.0)]
     assert [argv[:3] for argv in calls] == [["docker", "exec", "gb10-pair1-rank0"]] * 2
+    assert len({argv[argv.index("--seed") + 1] for argv in calls}) == 2, "each level has its own prompts"
     assert (out["changed"], out["low"]) == (False, "")
     assert out["memory"] == {"lowest_available_kib": 8 << 20, "lowest_free_kib": 4 << 20, "after_kib": 8 << 20}
     assert KEY not in json.dumps([out, calls])
-
-
-def test_two_levels_have_different_prompts(run: Any, url: str) -> None:
-    _out, calls = run(url=url)
-    seeds = {argv[argv.index("--seed") + 1] for argv in calls}
-    assert len(seeds) == 2
 
 
 def test_no_level_starts_below_the_memory_floor(run: Any, url: str) -> None:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.testing import patch_module_args
 from ansible_collections.gb10.cluster.plugins.modules import vllm_boot_log_info as module
+from module_run import run_module
 from unit.fixtures.docker.engine import serving
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures/vllm_log"
 
 
 def run(capsys: pytest.CaptureFixture[str], **params: Any) -> dict[str, Any]:
-    with patch_module_args(params), pytest.raises(SystemExit):
-        module.main()
-    return dict(json.loads(capsys.readouterr().out))
+    return run_module(capsys, module, **params)
 
 
 def test_a_file_and_a_text_are_read_in_check_mode_too(capsys: pytest.CaptureFixture[str]) -> None:

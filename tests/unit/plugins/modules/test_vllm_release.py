@@ -12,18 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.testing import patch_module_args
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._node import releases
 from ansible_collections.gb10.cluster.plugins.modules import vllm_release
+from module_run import run_module
 
 FILES = {"compose.yaml": "services: {}\n", "release.json": '{"release": "4f0c"}\n'}
 
 
 def run(capsys: pytest.CaptureFixture[str], folder: Path, **arguments: Any) -> dict[str, Any]:
-    with patch_module_args({"directory": str(folder), "release": "4f0c", **arguments}), pytest.raises(SystemExit):
-        vllm_release.main()
-    return dict(json.loads(capsys.readouterr().out))
+    return run_module(capsys, vllm_release, **{"directory": str(folder), "release": "4f0c", **arguments})
 
 
 def mode(path: Path) -> int:

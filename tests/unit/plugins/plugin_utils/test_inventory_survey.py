@@ -22,6 +22,7 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils import gate_expressio
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import Located
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_survey import Survey
 from shipped_profiles import SHIPPED
+from unit.fixtures.host.tree import write
 
 HOSTS = "gb10:\n  children:\n    pair1:\n      hosts:\n        a: {ansible_host: 10.0.0.1}\n        b: {ansible_host: 10.0.0.2}\n"
 TWO = HOSTS + "    pair2:\n      hosts:\n        c: {ansible_host: 10.0.0.3}\n        d: {ansible_host: 10.0.0.4}\n"
@@ -41,11 +42,7 @@ class Desk:
             found.clear()  # Ansible keeps for a process which files a folder has
 
     def write(self, **files: str) -> None:
-        """Write files by name; a double underscore is a slash, and YAML the ending."""
-        for name, text in files.items():
-            path = self.folder / f"{name.replace('__', '/')}.yml"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+        write(self.folder, **files)
 
     def survey(
         self, text: str = "", *, extra: Sequence[str] = (), stages: Sequence[str] = (), hosts: str = HOSTS, source: str = "hosts.yml", **more: Any

@@ -86,7 +86,6 @@ def test_defaults_are_complete_and_not_shared() -> None:
         ({"env": {"A": True}}, "env.A", '"true"'),
         ({"env": {"A-B": "1"}}, "env.A-B", "a variable name"),
         ({"env": {"A": "a\rb"}}, "env", "carriage return"),
-        ({"env": {"HF_TOKEN": "s3cret"}}, "env.HF_TOKEN", "vllm_tp2_secret_env"),
         ({"env": {3: "x"}}, "env", "the number 3"),
         ({"container": {"volumes": ["/a"]}}, "container.volumes[0]", "host:container"),
         ({"container": {"volumes": ["a:/b"]}}, "container.volumes[0]", "an absolute path or {model_store}"),

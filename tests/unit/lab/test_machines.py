@@ -1,7 +1,8 @@
-"""QEMU's arguments: who reaches the guests, and what they reach."""
+"""The arguments of the labs' nodes: what a container may never get, who reaches the guests of QEMU, and what they reach. Nothing is started."""
 
 from __future__ import annotations
 
+from lab.container import plan
 from lab.vm import qemu
 from lab.vm.recipe import lab_from
 
@@ -20,3 +21,11 @@ def test_ssh_is_forwarded_from_loopback_so_that_the_guests_own_docker_bridge_can
 
 def test_guests_reach_nothing_outside() -> None:
     assert all("restrict=on" in text for text in options(1, "-netdev") if text.startswith("user"))
+
+
+def test_a_node_is_never_privileged_and_cannot_set_the_hosts_clock_or_modules() -> None:
+    given = plan.node_run_arguments(plan.nodes(2)[0], "image", "tree", {"k": "v"}, cgroup_version="1")
+    assert "--privileged" not in given
+    assert not {"SYS_RESOURCE", "SYS_TIME", "SYS_MODULE", "SYS_RAWIO", "ALL"} & set(given)
+    assert "tree:/opt/engine:ro" in given
+    assert "gb10-lab-1-docker:/var/lib/docker" in given
