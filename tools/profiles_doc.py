@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,8 +35,8 @@ gb10_profile: b12x-fp8-1m        # the default
 
 {table}
 
-Profiles whose image is available today come first: *pull* from a registry, then *build* from a Dockerfile
-([roles/image](../../roles/image/README.md)). *missing* needs an image of your own, which you load. Sizes and the duration of a build are as published.
+Images are *pulled* from a registry, all by digest, or *built* from a Dockerfile ([roles/image](../../roles/image/README.md)). What no registry has and
+nothing here builds is an [example](#examples). Sizes and the duration of a build are as published.
 
 The pool is in effective tokens (maximum concurrency x context). The gate fails a boot below or above it. An estimate is the plan's for two nodes of
 121.69 GiB: no such boot is published, and the gate does not check it. A dash means not known.
@@ -43,8 +44,8 @@ The pool is in effective tokens (maximum concurrency x context). The gate fails 
 ### The default
 
 `b12x-fp8-1m` is the default because a new owner has it with the fewest steps. One node pulls its image (about 12 GiB, pinned by digest) and downloads its
-weights (148 GiB, pinned by revision), and nothing is built. It serves 1M tokens of context. Then look at `dspark-nvfp4-1m-0731`: it is faster and newer,
-and its image is built from a public repository. No profile was run on a GB10 by the authors of this collection.
+weights (148 GiB, pinned by revision), and nothing is built. It serves 1M tokens of context. Then look at `dspark-nvfp4-1m`: it is faster, and its image is
+pulled too. No profile was run on a GB10 by the authors of this collection.
 
 ### Images
 
@@ -85,19 +86,24 @@ gb10_profiles:
 A source is the public text that a profile is made from, with the files of its repository at that state. `sources` names them. Each argument and variable
 that differs is in `deviations`. The five that the first profiles and most settings of the hosts come from, by the names that they have here:
 
-| name | title, author | address |
-|---|---|---|
-| GanyX19 | DeepSeek-V4-Flash on 2x DGX Spark (GB10): Reproducible vLLM Serving Recipe up to 1M Token Context; GanyX19 | [forum][ganyx] |
-| the Aiden thread | DeepSeek v4 Flash (Aiden Recipe from Reddit), 1M token session operational; a recipe of aidendle94 | [forum][aiden] |
-| 11_p's thread | DeepSeek-V4-Flash (official FP8) running across 2x DGX Spark, TP=2, MTP, 200K ctx, recipe + numbers; 11_p and others | [forum][11p] |
-| tonyd2wild | DeepSeek-v4-Flash-DSpark-1M-NVFP4-KV-2x-DGX-Spark; tonyd2wild | [repository][tony] |
-| Tobias Weiss | Two-Node DGX Spark Cluster: Running DeepSeek V4 Flash at 20 TPS; Tobias Weiss | [page][weiss] |
+| name | title, author | address | last read |
+|---|---|---|---|
+| GanyX19 | DeepSeek-V4-Flash on 2x DGX Spark (GB10): Reproducible vLLM Serving Recipe up to 1M Token Context; GanyX19 | [forum][ganyx] | 2026-11-26 |
+| the Aiden thread | DeepSeek v4 Flash (Aiden Recipe from Reddit), 1M token session operational; a recipe of aidendle94 | [forum][aiden] | 2026-11-26 |
+| 11_p's thread | DeepSeek-V4-Flash (official FP8) running across 2x DGX Spark, TP=2, MTP, 200K ctx, recipe + numbers | [forum][11p] | 2026-11-26 |
+| tonyd2wild | DeepSeek-v4-Flash-DSpark-1M-NVFP4-KV-2x-DGX-Spark; tonyd2wild | [repository][tony] | 2026-11-28 |
+| Tobias Weiss | Two-Node DGX Spark Cluster: Running DeepSeek V4 Flash at 20 TPS; Tobias Weiss | [page][weiss] | 2026-11-26 |
 
 [ganyx]: https://forums.developer.nvidia.com/t/374742
 [aiden]: https://forums.developer.nvidia.com/t/372268
 [11p]: https://forums.developer.nvidia.com/t/370309
 [tony]: https://github.com/tonyd2wild/DeepSeek-v4-Flash-DSpark-1M-NVFP4-KV-2x-DGX-Spark
 [weiss]: https://tobias-weiss.org/content/ai/2-node-dgx-spark-deepseek-v4-cluster
+
+Each image was found in public material by its digest. `sources` of a profile has the addresses, with their state and the day on which they were read.
+Neither a registry nor Hugging Face was asked. For an image that is built, this is its base:
+
+{read}
 
 These differences are the same in all profiles, and not repeated there:
 
@@ -109,6 +115,25 @@ These differences are the same in all profiles, and not repeated there:
 
 A bound of the gate is set only where the pool of that configuration was published. Figures in `published` are those of the sources. What a
 source calls an estimate is named in the notes.
+
+### Examples
+
+`profiles/examples/` has what is described completely, and whose image no registry has. Each file names how its owners build it. Copy the file and the
+folders that its `image.mods` names into `own-profiles/`, build the image under the name in the file, and set `gb10_profile`.
+
+- `dspark-nvfp4-1m-0731`: tonyd2wild's state of 2026-08-07, with DeepSeek-V4-Flash-0731. Its mod counts the markers of Patches 2b, 3 and 4 in your image.
+
+### Not in the list
+
+Two models that owners of a pair serve have no profile (2026-11-28):
+
+- **GLM-5.3-Flash in NVIDIA's NVFP4, TP2 with DCP2.** The recipe is public: eugr/spark-vllm-docker at 683281de5c7d6cfd220802682277bdd56a61f194,
+  recipes/glm-5.3-flash-nvidia-nvfp4.yaml. It has the arguments, the revision of the model, 34 to 48 tokens/s and a pool of 1,711,646 tokens. Missing are the
+  digest of the image that was measured, and the recipe's five mods, which this collection does not contain. To serve it, clone that repository and import the
+  recipe from the clone: the mods become `image.mods`. Then set `image.reference`, `image.digest` and `image.pull`.
+- **DeepSeek-V4.1-Flash on B12X.** 0xSero/DeepSeek-V4.1-Flash-Two-Sparks at 61f9933ace05d239e009b4f9e2a4f0918a26f56a has the image by digest, the arguments,
+  29 to 41 tokens/s and a pool of 2,023,717 tokens. Its container is privileged: its tables are read from the disk with io_uring, which Docker's
+  seccomp profile denies. A script also has to join the parts of two weight files on each node. The recipes of eugr/spark-vllm-docker are for 3 and 4 nodes.
 
 ## A profile of your own
 
@@ -346,6 +371,24 @@ def schema_rows(spec: Mapping[str, Any] = SCHEMA, path: str = "") -> list[tuple[
     return rows
 
 
+def last_read(profiles: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str, str]]:
+    """Return the rows of the images, or of the bases of those that are built: name, digest, profiles, and the last day of a source of them."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for profile in profiles:
+        image = profile["image"]
+        name = f"{image['reference']}@{image['digest']}"
+        if image["build"]:
+            lines = (ROOT / "profiles/images" / image["build"] / "Dockerfile").read_text(encoding="utf-8")
+            name = re.findall(r"^FROM (\S+@sha256:\S+)", lines, re.MULTILINE)[-1]
+        found.setdefault(name, []).append(profile)
+    rows = []
+    for name, those in sorted(found.items()):
+        reference, _at, digest = name.partition("@sha256:")
+        days = re.findall(r"\(read (\d{4}-\d\d-\d\d)\)", str([each["sources"] for each in those]))
+        rows.append((f"`{reference}`", f"`{digest[:12]}`", ", ".join(each["name"] for each in those), max(days)))
+    return rows
+
+
 def default_text(value: Any) -> str:
     """Return a default as YAML."""
     if isinstance(value, list):
@@ -378,6 +421,7 @@ def page() -> str:
         table="\n".join(markdown_table(("profile", "context", *COLUMNS), linked)),
         managed=", ".join(f"`--{flag}`" for flag in PLACEHOLDERS),
         fabric="`NCCL_IB_*`, `NCCL_SOCKET_IFNAME`, `GLOO_SOCKET_IFNAME`, `TP_SOCKET_IFNAME`, `UCX_NET_DEVICES`",
+        read="\n".join(markdown_table(("image", "digest", "profiles", "last read"), last_read([profiles[name] for name in names]))),
         added="\n".join(markdown_table(("variable", "value", "read by"), added())),
         shaping=", ".join(f"`{prefix}`" for prefix in values.SHAPING),
         outside=host_memory.OUTSIDE_GIB,

@@ -100,7 +100,7 @@ NO_CACHES: dict[str, Any] = {
     "gb10_profile": "bare",
     "gb10_profiles": {"bare": {"extends": "dspark-nvfp4-1m-seed", "summary": "No caches", "container": {"cache_dirs": []}}},
 }
-MODEL, IMAGE = "fraserprice/DeepSeek-V4-Flash-DSpark", "vllm-dspark-runtime:mia-raf-pr1-nvfp4-keys-c"  # of dspark-nvfp4-1m-seed
+MODEL, IMAGE = "fraserprice/DeepSeek-V4-Flash-DSpark", "ghcr.io/drowzeys/vllm-dspark-nvfp4-stage-c:gb10"  # of dspark-nvfp4-1m-seed
 
 
 class Pair:

@@ -70,11 +70,11 @@ def test_files_of_the_directory_are_profiles_and_the_inventory_wins(tmp_path: Pa
 
 
 def test_the_folder_of_a_dockerfile_is_the_users_or_the_collections(tmp_path: Path) -> None:
-    own: dict[str, Any] = {"mine": {"extends": "dspark-fp8-262k-baseline"}}
+    own: dict[str, Any] = {"mine": {"extends": "mimo26-flash-300k"}}
     given = {"gb10_profiles": own, "gb10_profiles_directory": str(tmp_path)}
-    assert run(["mine"], **given)[0]["image"]["build"] == str(PROFILES_DIR / "images/dspark-fp8-262k-baseline")
-    (tmp_path / "images/dspark-fp8-262k-baseline").mkdir(parents=True)
-    assert run(["mine"], **given)[0]["image"]["build"] == f"{tmp_path}/images/dspark-fp8-262k-baseline"
+    assert run(["mine"], **given)[0]["image"]["build"] == str(PROFILES_DIR / "images/mimo26-flash")
+    (tmp_path / "images/mimo26-flash").mkdir(parents=True)
+    assert run(["mine"], **given)[0]["image"]["build"] == f"{tmp_path}/images/mimo26-flash"
     own["mine"]["image"] = {"build": "none"}
     assert run(["mine"], **given)[0]["image"]["build"] == f"{tmp_path}/images/none", "where it is expected"
 

@@ -21,7 +21,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile.values impor
 from ansible_collections.gb10.cluster.plugins.plugin_utils import gate_expressions, inventory_profiles
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import Located
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_survey import Survey
-from shipped_profiles import SHIPPED
+from shipped_profiles import EXAMPLES, FOLDER, SHIPPED
 from unit.fixtures.host.tree import write
 
 HOSTS = "gb10:\n  children:\n    pair1:\n      hosts:\n        a: {ansible_host: 10.0.0.1}\n        b: {ansible_host: 10.0.0.2}\n"
@@ -341,8 +341,9 @@ def test_expressions_need_jmespath(desk: Desk, monkeypatch: pytest.MonkeyPatch) 
     assert (found.key, "pip install jmespath" in found.text) == ("vllm_tp2_gate", True)
 
 
-def test_each_shipped_profile_can_be_selected(desk: Desk) -> None:
-    assert {name: found for name in SHIPPED if (found := desk.sentences(f"gb10_profile: {name}\n", stages=["image", "weights", "vllm_tp2"]))} == {}
+def test_each_shipped_profile_and_each_example_can_be_selected(desk: Desk) -> None:
+    text, stages = f"gb10_profiles_directory: {FOLDER / 'examples'}\n", ["image", "weights", "vllm_tp2"]
+    assert {name: found for name in (*SHIPPED, *EXAMPLES) if (found := desk.sentences(f"{text}gb10_profile: {name}\n", stages=stages))} == {}
 
 
 @pytest.mark.parametrize(
@@ -352,7 +353,7 @@ def test_each_shipped_profile_can_be_selected(desk: Desk) -> None:
         ({"build": "mine"}, {}, [], []),
         ({"build": "mine", "pull": True}, {}, ["image"], []),
         ({"build": "mine"}, {"image_distribution": "send"}, ["image"], []),
-        ({"build": "dspark-fp8-262k-baseline"}, {}, ["image"], []),
+        ({"build": "mimo26-flash"}, {}, ["image"], []),
         ({"mods": [{"path": "fix"}, {"path": "good"}]}, {}, ["image"], ["image.mods[0].path"]),
     ],
 )

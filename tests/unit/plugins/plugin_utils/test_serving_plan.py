@@ -165,7 +165,7 @@ def test_a_secret_changes_the_inputs_and_is_in_no_result() -> None:
     [
         ({}, {}, ""),
         ({"engine_error": "The Docker Engine is off."}, {}, "one: The Docker Engine is off."),
-        ({"image": {}}, {}, "one: The image vllm-dspark-runtime:mia-raf-pr1-nvfp4-keys-c is not on this node, and all ranks need the same."),
+        ({"image": {}}, {}, "one: The image ghcr.io/drowzeys/vllm-dspark-nvfp4-stage-c:gb10 is not on this node, and all ranks need the same."),
         ({"image": {**IMAGE, "fingerprint": "g"}}, {"rank": 1}, "one: The image"),
         ({"devices": ["/dev/infiniband/rdma_cm"]}, {}, "one: /dev/infiniband has no uverbs device"),
         ({"key": {"msg": "It is a link."}}, {"api_open": False}, "one: It is a link."),

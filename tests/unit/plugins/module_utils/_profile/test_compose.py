@@ -21,7 +21,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile import compo
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.compose import health_check
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
 from public_recipes import RECIPES
-from shipped_profiles import LEAST, SHIPPED, arguments, place
+from shipped_profiles import EXAMPLES, LEAST, SHIPPED, arguments, place
 
 ROOT = Path(__file__).resolve().parents[5]
 FIXTURES = ROOT / "tests" / "unit" / "fixtures" / "profiles"
@@ -37,7 +37,7 @@ FABRIC = {
 
 
 def profile(name: str) -> dict[str, Any]:
-    return resolve(name, SHIPPED)
+    return resolve(name, SHIPPED, EXAMPLES)
 
 
 def render(name: str, number: int, **options: Any) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def test_renders_the_arguments_and_the_environment_of_the_profile(name: str, num
 
 
 def test_the_table_of_profiles_has_no_other_rows() -> None:
-    assert sorted([*EXPECTED, *RECIPES]) == sorted(SHIPPED)
+    assert sorted([*EXPECTED, *RECIPES]) == sorted([*SHIPPED, *EXAMPLES])
 
 
 def test_b12x_runs_through_a_login_shell() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,11 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile import compo
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import DEFAULT_PROFILE
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
 from public_recipes import RECIPES
-from shipped_profiles import IMAGES, SHIPPED, arguments, place, ranks
+from shipped_profiles import EXAMPLES, FOLDER, IMAGES, SHIPPED, arguments, place, ranks
 
 FIXTURES = Path(__file__).resolve().parents[3] / "fixtures" / "profiles"
 SOURCES: dict[str, dict[str, Any]] = yaml.safe_load((FIXTURES / "sources.yml").read_text())
-PROFILES = {name: resolve(name, SHIPPED) for name in SHIPPED}
-# Profiles whose image is not available. They go to profiles/examples/, or get one.
+PROFILES = {name: resolve(name, SHIPPED, EXAMPLES) for name in (*SHIPPED, *EXAMPLES)}
 # The collection writes these for every profile, and docs/reference/profiles.md names them once.
 WIRING = {"host", "port", "served-model-name", "nnodes", "node-rank", "master-addr", "master-port", "distributed-executor-backend"}
 FABRIC = {"NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_SOCKET_IFNAME"}
@@ -60,7 +61,7 @@ def differences(name: str) -> set[str]:
 
 
 def test_every_profile_has_a_source_or_a_source_file() -> None:
-    assert set(SOURCES) <= set(SHIPPED)
+    assert set(SOURCES) <= set(PROFILES)
     assert all(profile["sources"] for profile in PROFILES.values())
 
 
@@ -75,28 +76,35 @@ def test_each_listed_deviation_is_a_difference(name: str) -> None:
     assert compared - differences(name) == set()
 
 
-# Their owners build and load these images themselves: each profile names the sources.
-OWN_IMAGE = {"dspark-nvfp4-1m-0731", "dspark-nvfp4-1m-seed"}
+def test_what_no_registry_has_and_nothing_here_builds_is_an_example() -> None:
+    assert {name for name, each in PROFILES.items() if not each["image"]["pull"] and each["image"]["build"] is None} == set(EXAMPLES)
+    assert all("The image is yours" in " ".join(PROFILES[name]["notes"]) for name in EXAMPLES)
+    assert not set(EXAMPLES) & set(SHIPPED)
 
 
-def test_an_image_that_the_owner_brings_is_described() -> None:
-    own = {name for name, each in PROFILES.items() if not each["image"]["pull"] and each["image"]["build"] is None}
-    assert own == OWN_IMAGE
-    assert all("The image is yours" in " ".join(PROFILES[name]["notes"]) for name in own)
+@pytest.mark.parametrize(("hits", "missing"), [(5, ""), (4, "'is_prefill_chunk' is in 4 lines, expected 5. The image does not have Patch 3")])
+def test_the_check_of_patch_3_compares_the_count(hits: int, missing: str, tmp_path: Path) -> None:
+    """A scheduler before the patch has the marker four times (76d51ff), after it five times (cd366d5)."""
+    [mod] = EXAMPLES["dspark-nvfp4-1m-0731"]["image"]["mods"]
+    markers = {"v1/core/sched/scheduler.py": "is_prefill_chunk\n" * hits, "v1/spec_decode/dspark_proposer.py": "rejected = torch.zeros(\n"}
+    markers |= {"v1/spec_decode/dspark.py": "shared_experts.gate_up_proj\n" * 3, "_version.py": "0.21.1rc1.dev339+g1967a5627bc3"}
+    for path, text in markers.items():
+        (tmp_path / "vllm" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "vllm" / path).write_text(text)
+    command, env = ["bash", str(FOLDER / "examples" / mod["path"] / "run.sh")], {**os.environ, "SITE": str(tmp_path)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, missing in done.stderr) == (int(bool(missing)), True), done.stderr
 
 
-@pytest.mark.parametrize("name", sorted(set(SHIPPED) - OWN_IMAGE))
-def test_the_image_is_pulled_or_built_from_a_pinned_base(name: str) -> None:
-    image = PROFILES[name]["image"]
-    if image["pull"]:
-        assert image["reference"].count("/") >= 1, "a name of a registry"
-        return
-    words = [line.split() for line in (IMAGES / image["build"] / "Dockerfile").read_text(encoding="utf-8").splitlines()]
-    given = dict(each[1].split("=", 1) for each in words if each[:1] == ["ARG"] and "=" in each[1])
-    stages = {each[3] for each in words if each[:1] == ["FROM"] and each[2:3] == ["AS"]}
-    bases = {given.get(each[1].strip("${}"), each[1]) for each in words if each[:1] == ["FROM"]} - stages
-    assert bases
-    assert all("@sha256:" in base for base in bases)
+def test_the_gate_of_the_authors_later_state_has_a_cold_long_prompt_with_tools() -> None:
+    gates = {name: each["gate"] for name, each in PROFILES.items() if name.startswith("dspark-")}
+    without = {name for name, each in gates.items() if (each["cold_prefill_tokens"], each["cold_prefill_tools"]) != (20000, True)}
+    assert without == {"dspark-nvfp4-1m-seed", "dspark-fp8-262k-baseline"}, "their image is older than Patch 3"
+
+
+def test_each_image_is_pulled_by_digest_or_built_for_a_public_recipe() -> None:
+    images = {name: PROFILES[name]["image"] for name in SHIPPED}
+    assert [name for name, each in images.items() if not (each["digest"] and "/" in each["reference"] if each["pull"] else name in RECIPES)] == []
 
 
 def test_the_default_profile_needs_no_build_and_pins_what_it_downloads() -> None:
