@@ -81,9 +81,10 @@ def boots(*faults: Fault) -> Callable[..., None]:
             screen = run.screen()
         finally:
             known.on(fault.node, fault.after, check=False)
-            logs.keep(row, () if NOT_IN_LOGS.intersection(fault.classes) else fault.classes, fault.rank)
-        text = str(verdict.get("text") or screen.flat[screen.flat.find("ERROR") :])
-        found = re.search(r"^\S+: (?:rank (\d) on (\S+): )?(\w+): .*Remedy: ", text, re.DOTALL)
+            text = str(verdict.get("text") or "")
+            found = re.search(r"^\S+: (?:rank (\d) on (\S+): )?(\w+): .*Remedy: ", text, re.DOTALL)
+            logs.keep(row, () if NOT_IN_LOGS.intersection(fault.classes) else fault.classes, int(found[1]) if found and found[1] else None)
+        text = text or screen.flat[screen.flat.find("ERROR") :]
         row.facts |= {"sentence": text, "run": round(screen.seconds, 1), "class": found[3] if found else "refused"}
         if verdict:
             seconds = verdict["seen"] - at if at else float(verdict["seconds"])

@@ -4,16 +4,18 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from gpu.pair import ONLY_SERVING, ROOT, Pair, Row, row_of
+from gpu.pair import ONLY_SERVING, ROOT, SHARED, Pair, Row, row_of
 
 # Without the lab on two GPUs no row can run: `python -m lab.gpu part NAME` runs a file of this folder there.
 collect_ignore_glob = [] if ROOT.is_dir() else ["test_?_*.py"]
 BEGIN, LATEST = time.monotonic(), 390  # seconds after which no row of a part begins
 FAILURES: dict[str, str] = {}
+SKIPPED: set[str] = set()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Keep what a row has failed with."""
+    """Keep what a row has failed with, and which were skipped."""
+    SKIPPED.update({report.nodeid} if report.skipped else ())
     FAILURES.update({report.nodeid: str(report.longrepr)} if report.failed else {})
 
 
@@ -25,8 +27,10 @@ def row(request: pytest.FixtureRequest, pair: Pair) -> Iterator[Row]:
     if found.path.exists():
         pytest.skip(f"{found.path} is there")
     yield found
+    if node.nodeid in SKIPPED:
+        return
     found.facts |= {"at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "took": round(time.monotonic() - begin, 1)}
-    found.facts["machine"] = pair.smi("name,driver_version")
+    found.facts["machine"] = [f"one for both nodes: {each}" if SHARED else each for each in pair.smi("name,driver_version")]
     found.write(FAILURES.get(node.nodeid, ""))
     if time.monotonic() - BEGIN > LATEST and node is not request.session.items[-1]:
         request.session.shouldstop = "the time of this part is over: run it again for the rest"

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from gpu.pair import row_of
 
-TEXT = """# The pair on two real GPUs
+TEXT = """# The pair on real GPUs
 
 Printed by `tests/gpu/tables.py` from the results of `python -m lab.gpu part NAME` ([lab/gpu](../../lab/gpu/README.md)). Two containers of one machine are
-the nodes, each with one GPU, and NCCL uses TCP. The logs of both ranks were recorded. Several figures in a cell are those of several machines.
+the nodes, each with one GPU, or both with the same one, and NCCL uses TCP. Several figures in a cell are those of several machines. Both ranks' logs are
+in `tests/unit/fixtures/vllm_log/gpu`, and the parser is tested with them.
 
-**Not shown here:** RoCE, unified memory, aarch64, two hosts.
+**Not shown here:** RoCE, unified memory, aarch64, two hosts. With one GPU for both nodes, they also compute in turns, so speeds are no measure.
 
 """
 #: Title, the parts, and the columns: their title and the fact.
@@ -32,7 +33,7 @@ def cell(value: Any) -> str:
     """Return a fact as text."""
     if isinstance(value, dict):
         return ", ".join(f"{key} {cell(each)}" for key, each in value.items())
-    return "; ".join(map(cell, value)) if isinstance(value, list) else str(value).replace("|", r"\|").replace("\n", " ")
+    return "; ".join(map(cell, value)) if isinstance(value, list) else str(value).partition(" Remedy: ")[0].replace("|", r"\|").replace("\n", " ")
 
 
 def page(results: Sequence[dict[str, Any]], rows: Sequence[tuple[str, str]]) -> str:

@@ -17,7 +17,6 @@ NO_GPU = 'cp /etc/cdi/nvidia.json /root/cdi.json; sed -i \'s/"deviceNodes": \\[[
 
 test_boot = boots(
     killed(2, "load", LOAD, "Model loading took"),
-    Fault("truncated shard on the worker", ("weights_corrupt",), 1, {"requests": 13}, before=CUT, after=MEND),
     Fault("truncated shard of a release that has served", (), before=CUT, after=MEND, words=("rank 1 on lab-2: the weights differ",)),
     Fault("wrong interface for NCCL", ("nccl_error",), settings={"extra_environment": {"NCCL_SOCKET_IFNAME": "nope0"}}, words=("nope0|interface",)),
     Fault("neighbour on the GPU of the worker", ("startup_free_memory",), 1, REPORT, before=hog(0.7), after="docker rm -f hog", own_gpu=True),

@@ -116,7 +116,7 @@ def _state_finding(rank: Rank) -> Finding | None:
         # The engine's processes are the large ones: the kernel ends one of those, and the container's first process then ends with a code of its own.
         return finding("oom_killed", rank, KILLED, f"the kernel's OOM killer ended the container {state['name']} or a process of it (exit code {code}){when}")
     if code == 137:
-        return finding("killed", rank, KILLED, f"the container {state['name']} was killed (SIGKILL, exit code 137) and left no line in its log{when}")
+        return finding("killed", rank, KILLED, f"the container {state['name']} was killed (SIGKILL, exit code 137), and its log names no cause{when}")
     if code in (0, 143):
         return finding("stopped", rank, GONE, f"the container {state['name']} was stopped (exit code {code})")
     how = f"{code}{_signal_of(code)}" + (f": {state['error']}" if state["error"] else "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,6 +53,17 @@ def test_reads_every_expected_fact(path: str, want: dict[str, Any]) -> None:
     got = compared(parse((SHARED / "samples" / path).read_bytes()))
     wrong = {key: (got[key], value) for key, value in want.items() if got[key] not in (value if isinstance(value, list) else [value])}
     assert wrong == {}
+
+
+#: Logs that tests/gpu has recorded, with the facts of its rows.
+GPU = Path(__file__).resolve().parents[4] / "unit/fixtures/vllm_log/gpu"
+RECORDED = json.loads((GPU / "expected.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_reads_every_fact_of_our_own_recordings_of_a_gpu(name: str) -> None:
+    got = compared(parse((GPU / name).read_bytes()))
+    assert {key: got[key] for key, values in RECORDED[name].items() if got[key] not in (values if isinstance(values, list) else [values])} == {}
 
 
 @needs_shared
