@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import http.server
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import http_server
 import pytest
 from playbook import Run
 from warm_playbook import local
@@ -16,37 +15,27 @@ from warm_playbook import local
 pytestmark = pytest.mark.slow
 
 
-class Api(http.server.BaseHTTPRequestHandler):
+class Api(http_server.Handler):
     """A model that gives one answer."""
 
-    answer = "Paris."
+    text = "Paris."
 
-    def _send(self, found: dict[str, Any]) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(json.dumps(found).encode())
+    def get(self) -> None:
+        self.answer(200, json.dumps({"data": [{"id": "m"}]}))
 
-    def do_GET(self) -> None:
-        self._send({"data": [{"id": "m"}]})
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self._send({"choices": [{"message": {"content": self.answer}, "finish_reason": "stop"}], "usage": {"completion_tokens": 3}})
-
-    def log_message(self, *_args: Any) -> None:
-        """Write no log."""
+    def post(self) -> None:
+        self.body()
+        choice = {"message": {"content": self.text}, "finish_reason": "stop"}
+        self.answer(200, json.dumps({"choices": [choice], "usage": {"completion_tokens": 3}}))
 
 
 @pytest.fixture
 def api(tmp_path: Path) -> Iterator[type[Api]]:
-    kind = type("OneApi", (Api,), {})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    with http_server.answering(Api) as (kind, url):
         current = tmp_path / "node/pair1/current"
         current.mkdir(parents=True)
-        (current / "release.json").write_text(json.dumps({"release": "4f0c", "profile": "mine", "port": server.server_address[1]}), encoding="utf-8")
+        (current / "release.json").write_text(json.dumps({"release": "4f0c", "profile": "mine", "port": int(url.rpartition(":")[2])}), encoding="utf-8")
         yield kind
-        server.shutdown()
 
 
 def play(folder: Path, name: str, *arguments: str) -> Run:
@@ -70,7 +59,7 @@ def test_smoke_prints_the_streams_and_sanity_each_level(api: type[Api], tmp_path
 
 
 def test_a_bad_reply_fails_the_run(api: type[Api], tmp_path: Path) -> None:
-    api.answer = "Rome."
+    api.text = "Rome."
     bad = play(tmp_path, "sanity")
     assert bad.rc == 2
     assert bad.last_message.startswith("pair1: 13 of 13 replies are bad: at 1 at once, to 'The capital of France is': ")

@@ -28,6 +28,11 @@ def pair(**boots: list[str]) -> World:
     return world
 
 
+@pytest.fixture(name="world")
+def serving_pair() -> World:
+    return pair(new=["good"])
+
+
 def fresh(**boots: list[str]) -> World:
     """Nodes without a container, an owner and a release that has passed."""
     world = World()
@@ -53,13 +58,11 @@ def during(world: World, phase: str, what: Any, delay: float = 0.0) -> None:
     world.when(lambda: world.outcome().get("phase") == phase and world.desired()["generation"] > before, what, delay)
 
 
-def test_a_release_that_passes_serves_and_is_recorded_on_all_ranks() -> None:
-    world = pair(new=["good"])
+def test_a_release_that_passes_serves_and_is_recorded_on_all_ranks(world: World) -> None:
     assert world.desire("new") == {"generation": 2, "joined": False}
     found = world.settle()
     assert (found["result"], found["release"], found["sentence"]) == ("serves", "new", "pair1 serves release new.")
-    assert world.actor is not None
-    assert [each["result"] for each in world.actor.events() if each["kind"] == "settled"] == ["serves"], "a receiver of the webhook sees the outcome"
+    assert [each["result"] for each in world.agent.events() if each["kind"] == "settled"] == ["serves"], "a receiver of the webhook sees the outcome"
     assert found["warnings"] == []
     assert world.serves("new")
     assert [rank.current for rank in world.ranks] == ["new", "new"]
@@ -72,8 +75,7 @@ def steps(world: World) -> list[str]:
     return [event["text"] for event in world.store.kept if event["kind"] == "step"]
 
 
-def test_a_start_waits_for_the_requests_of_what_it_stops() -> None:
-    world = pair(new=["good"])
+def test_a_start_waits_for_the_requests_of_what_it_stops(world: World) -> None:
     world.requests = 3
     during(world, "draining", lambda: setattr(world, "requests", 0), 12.0)
     found = world.change("new", drain_seconds=60)
@@ -84,16 +86,14 @@ def test_a_start_waits_for_the_requests_of_what_it_stops() -> None:
 
 
 @pytest.mark.parametrize(("requests", "seconds", "text"), [(3, 0, "3 requests are cut"), (1, 10, r"1 request is cut after 1\d s")])
-def test_a_start_names_the_requests_that_it_cuts(requests: int, seconds: int, text: str) -> None:
-    world = pair(new=["good"])
+def test_a_start_names_the_requests_that_it_cuts(world: World, requests: int, seconds: int, text: str) -> None:
     world.requests = requests
     assert world.change("new", drain_seconds=seconds)["result"] == "serves"
     assert any(re.fullmatch(f"pair1: {text}", step) for step in steps(world))
 
 
 @pytest.mark.parametrize("here", [False, True], ids=["on the head", "on a worker"])
-def test_a_stop_cuts_what_a_start_waits_for(here: bool) -> None:
-    world = pair(new=["good"])
+def test_a_stop_cuts_what_a_start_waits_for(world: World, here: bool) -> None:
     world.requests, begin = 2, world.now
     during(world, "draining", functools.partial(world.stop_here, 1) if here else world.stop, 5.0)
     assert world.change("new", drain_seconds=600)["result"] == "stopped"
@@ -101,8 +101,7 @@ def test_a_stop_cuts_what_a_start_waits_for(here: bool) -> None:
     assert here or steps(world)[-1] == "pair1: 2 requests are cut"
 
 
-def test_a_stop_is_completed_when_a_node_that_was_off_is_back() -> None:
-    world = pair()
+def test_a_stop_is_completed_when_a_node_that_was_off_is_back(world: World) -> None:
     world.cut(1, 120.0)
     world.stop()
     assert world.settle()["result"] == "failed"
@@ -143,8 +142,7 @@ def test_a_pair_that_was_started_by_hand_and_does_not_answer_is_restarted() -> N
     assert [rank.mark for rank in world.ranks] == ["", ""]
 
 
-def test_a_stop_that_goes_on_failing_is_reported_once() -> None:
-    world = pair()
+def test_a_stop_that_goes_on_failing_is_reported_once(world: World) -> None:
     world.ranks[1].docker_until = 1e9
     world.stop()
     assert world.settle()["result"] == "failed"
@@ -156,8 +154,7 @@ def test_a_stop_that_goes_on_failing_is_reported_once() -> None:
     assert world.outcome()["result"] == "stopped"
 
 
-def test_metrics_that_do_not_answer_keep_no_start_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = pair(new=["good"])
+def test_metrics_that_do_not_answer_keep_no_start_waiting(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.requests = 3
     monkeypatch.setattr(SimRank, "_engine", lambda *_arguments, **_more: {"status": 0, "running": 0, "waiting": 0, "tokens": None})
     assert world.change("new", drain_seconds=600)["unserved_seconds"] < 60
@@ -199,8 +196,7 @@ def test_no_release_takes_its_place_if_rollback_is_off() -> None:
     assert not any(rank.runs() for rank in world.ranks)
 
 
-def test_a_passed_release_waits_for_a_node_that_reboots_in_its_boot() -> None:
-    world = pair(new=["good"])
+def test_a_passed_release_waits_for_a_node_that_reboots_in_its_boot(world: World) -> None:
     assert world.change("new")["result"] == "serves"
     during(world, "judging", lambda: world.reboot(1, 70.0), 5.0)
     found = world.change("new", reasons=["restart"], wait_seconds=180)
@@ -301,15 +297,13 @@ def test_a_second_change_is_refused_with_a_sentence_that_names_the_first() -> No
     assert world.serves("other")
 
 
-def test_the_same_values_join_a_group_that_serves() -> None:
-    world = pair()
+def test_the_same_values_join_a_group_that_serves(world: World) -> None:
     assert world.desire("old", by="bob@desk") == {"generation": 1, "joined": True}
     world.run(30)
     assert order(world) == []
 
 
-def test_a_restart_request_restarts_a_pair_that_serves() -> None:
-    world = pair()
+def test_a_restart_request_restarts_a_pair_that_serves(world: World) -> None:
     assert world.change("old", reasons=["a restart was asked for"])["result"] == "serves"
     assert order(world) == ["one halts old", "two halts old", "two starts old", "one starts old"]
     assert [label[:8] for label in world.ranks[1].evidence] == ["restart-"]
@@ -345,8 +339,7 @@ def test_a_rollback_is_recorded_on_all_ranks_and_one_that_cannot_is_a_warning(mo
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_receipt_that_cannot_be_written_is_a_warning(number: int) -> None:
-    world = pair(new=["good"])
+def test_a_receipt_that_cannot_be_written_is_a_warning(world: World, number: int) -> None:
     during(world, "judging", lambda: world.fill_disk(number, 600.0))
     found = world.change("new")
     host = world.ranks[number].host
@@ -365,8 +358,7 @@ def test_a_warning_of_the_gate_is_in_the_outcome_and_the_group_serves(monkeypatc
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 100])
-def test_a_store_that_fails_changes_no_verdict(count: int) -> None:
-    world = pair(new=["good"])
+def test_a_store_that_fails_changes_no_verdict(world: World, count: int) -> None:
     during(world, "starting", lambda: world.fail_saves(count))
     found = world.change("new")
     assert world.failed_saves > 0
@@ -375,8 +367,7 @@ def test_a_store_that_fails_changes_no_verdict(count: int) -> None:
     assert world.serves("new")
 
 
-def test_a_request_that_cannot_be_recorded_changes_nothing() -> None:
-    world = pair(new=["good"])
+def test_a_request_that_cannot_be_recorded_changes_nothing(world: World) -> None:
     world.fail_saves(1)
     assert world.desire("new") is None
     assert "the desired state cannot be recorded on the head" in world.refusals[-1]
@@ -384,8 +375,7 @@ def test_a_request_that_cannot_be_recorded_changes_nothing() -> None:
     assert world.serves("old")
 
 
-def test_a_head_that_has_lost_its_state_continues_from_the_workers_generation() -> None:
-    world = pair(new=["good"])
+def test_a_head_that_has_lost_its_state_continues_from_the_workers_generation(world: World) -> None:
     for rank in world.ranks:
         rank.seen_generation = 41
     world.lose_state()
@@ -398,8 +388,7 @@ def test_a_head_that_has_lost_its_state_continues_from_the_workers_generation() 
 
 
 @pytest.mark.parametrize("what", ["new", "stop"])
-def test_a_head_that_has_lost_its_state_goes_above_a_worker_that_answers_later(what: str) -> None:
-    world = pair(new=["good"])
+def test_a_head_that_has_lost_its_state_goes_above_a_worker_that_answers_later(world: World, what: str) -> None:
     world.ranks[1].seen_generation = 41
     world.cut(1, 30.0)
     world.lose_state()
@@ -416,9 +405,8 @@ def test_a_head_that_has_lost_its_state_goes_above_a_worker_that_answers_later(w
 
 
 @pytest.mark.parametrize("ahead", [0, 3])
-def test_a_head_that_returns_obeys_a_stop_on_a_worker(ahead: int) -> None:
+def test_a_head_that_returns_obeys_a_stop_on_a_worker(world: World, ahead: int) -> None:
     """`ahead`: how many generations of the head the worker has not heard of."""
-    world = pair()
 
     def raise_generation() -> None:
         for name in ("desired.json", "outcome.json"):
@@ -437,8 +425,7 @@ def test_a_head_that_returns_obeys_a_stop_on_a_worker(ahead: int) -> None:
     assert world.change("old")["result"] == "serves", "a later request starts it again"
 
 
-def test_a_second_stop_on_a_worker_ends_a_start_that_waits() -> None:
-    world = pair()
+def test_a_second_stop_on_a_worker_ends_a_start_that_waits(world: World) -> None:
     world.ranks[1].stop_here()
     world.run(60)
     assert world.settle()["result"] == "stopped"
@@ -459,8 +446,7 @@ def test_a_stop_on_a_worker_during_a_boot_is_obeyed() -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_hold_delays_a_start_and_is_named(number: int) -> None:
-    world = pair(new=["good"])
+def test_a_hold_delays_a_start_and_is_named(world: World, number: int) -> None:
     seen: list[Any] = []
     world.hold(number, 60.0, "playbooks/reboot.yml restarts one")
     begun = world.now
@@ -493,15 +479,13 @@ def test_a_hold_delays_the_return_to_the_last_good_release() -> None:
     assert starts(world)[1] > held[0] + 100
 
 
-def test_a_stop_does_not_wait_for_a_hold() -> None:
-    world = pair()
+def test_a_stop_does_not_wait_for_a_hold(world: World) -> None:
     world.hold(0, 600.0)
     world.stop()
     assert world.settle(60)["result"] == "stopped"
 
 
-def test_a_rank_of_another_head_is_neither_started_nor_stopped() -> None:
-    world = pair(new=["good"])
+def test_a_rank_of_another_head_is_neither_started_nor_stopped(world: World) -> None:
     world.ranks[1].owner = {"group": GROUP, "head": OTHER_HEAD}
     found = world.change("new")
     assert found["result"] == "failed"
@@ -523,16 +507,14 @@ def test_a_pair_that_serves_without_a_desired_state_is_adopted_without_a_restart
     assert any(each.startswith("timeout not set -> ") for each in found["adjusted"]), "it took those of the run"
 
 
-def test_a_missing_release_stops_nothing() -> None:
-    world = pair(new=["good"])
+def test_a_missing_release_stops_nothing(world: World) -> None:
     del world.ranks[1].releases["new"]
     assert world.change("new")["sentence"].startswith("pair1: rank 1 on two: releases/new is missing. Nothing was changed. Remedy: run site.yml")
     assert world.serves("old")
 
 
 @pytest.mark.parametrize("fault", ["cut", "freeze", "reboot"])
-def test_a_node_that_is_lost_before_the_change_stops_nothing(fault: str) -> None:
-    world = pair(new=["good"])
+def test_a_node_that_is_lost_before_the_change_stops_nothing(world: World, fault: str) -> None:
     getattr(world, fault)(1, 300.0)
     if fault == "reboot":
         world.run(1)
@@ -549,11 +531,9 @@ def test_a_session_that_is_cut_for_a_moment_does_not_end_a_boot() -> None:
 
 
 @pytest.mark.parametrize(("options", "result"), [({}, "serves"), ({"wait_seconds": 0}, "failed")])
-def test_a_request_without_options_waits_for_memory(options: dict[str, Any], result: str) -> None:
-    world = pair(new=["good"])
+def test_a_request_without_options_waits_for_memory(world: World, options: dict[str, Any], result: str) -> None:
     world.ranks[1].hog_until = world.now + 30.0
-    assert world.actor is not None
-    world.actor.desire("serving", "new", options={"wait_available": 0.7, "rollback": False, **options})
+    world.agent.desire("serving", "new", options={"wait_available": 0.7, "rollback": False, **options})
     assert world.settle()["result"] == result
 
 
@@ -564,8 +544,7 @@ def test_a_clock_that_steps_does_not_end_a_boot() -> None:
     assert world.change("new")["result"] == "serves"
 
 
-def test_a_rank_that_dies_while_the_receipt_is_recorded_is_started_again() -> None:
-    world = pair(new=["good"])
+def test_a_rank_that_dies_while_the_receipt_is_recorded_is_started_again(world: World) -> None:
     during(world, "recording", lambda: world.kill(1))
     found = world.change("new")
     assert (found["result"], found["attempt"]) == ("serves", 2)
@@ -573,8 +552,7 @@ def test_a_rank_that_dies_while_the_receipt_is_recorded_is_started_again() -> No
     assert "killed" in found["warnings"][0]
 
 
-def test_a_head_without_docker_while_the_receipt_is_recorded_does_not_serve() -> None:
-    world = pair(new=["good"])
+def test_a_head_without_docker_while_the_receipt_is_recorded_does_not_serve(world: World) -> None:
     during(world, "recording", lambda: world.stop_docker(0, 30.0))
     during(world, "recording", lambda: world.cut(1, 30.0), 3.0)
     found = world.change("new")
@@ -595,8 +573,7 @@ def test_the_result_of_the_collective_test_is_in_the_receipt_of_its_release_alon
     assert "collective" not in kept
 
 
-def test_an_error_in_the_judgement_leaves_a_pair_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = pair(new=["good"])
+def test_an_error_in_the_judgement_leaves_a_pair_as_it_is(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.allow_errors = True
     monkeypatch.setattr("ansible_collections.gb10.cluster.plugins.module_utils._gate.judge.Judge.concluded", lambda *_args: 1 / 0)
     found = world.change("new")
@@ -605,8 +582,7 @@ def test_an_error_in_the_judgement_leaves_a_pair_as_it_is(monkeypatch: pytest.Mo
     assert world.serves("new")
 
 
-def test_the_head_does_not_start_if_only_the_worker_fails_to_start() -> None:
-    world = pair(new=["good"])
+def test_the_head_does_not_start_if_only_the_worker_fails_to_start(world: World) -> None:
     during(world, "memory", lambda: world.ranks[1].releases.pop("new"))
     found = world.change("new", rollback=False)
     assert found["verdict"]["class"] == "start_failed"
@@ -634,24 +610,20 @@ def test_a_return_that_goes_on_while_the_agent_is_down_is_not_started_again() ->
     assert (order(world).count("one starts old"), order(world)[-1]) == (1, "one starts old")
 
 
-def test_an_outcome_of_an_earlier_generation_is_not_recorded() -> None:
-    world = pair()
-    assert world.actor is not None
+def test_an_outcome_of_an_earlier_generation_is_not_recorded(world: World) -> None:
     world.stop()
     with pytest.raises(Superseded):
-        world.actor.settle(1, "serves", "pair1 serves release old.")
-    assert not world.actor.settled()
+        world.agent.settle(1, "serves", "pair1 serves release old.")
+    assert not world.agent.settled()
 
 
-def test_each_start_begins_and_ends_the_load_phase_of_the_disks() -> None:
-    world = pair(new=["good"])
+def test_each_start_begins_and_ends_the_load_phase_of_the_disks(world: World) -> None:
     world.change("new")
     world.run(5)
     assert [rank.phases for rank in world.ranks] == [["load", "steady"]] * 2
 
 
-def test_page_cache_is_dropped_on_all_ranks_before_a_start_waits_for_free_memory() -> None:
-    world = pair(new=["good"])
+def test_page_cache_is_dropped_on_all_ranks_before_a_start_waits_for_free_memory(world: World) -> None:
     for rank in world.ranks:
         rank.cache_gib = 90  # 20 GiB free of the 84 GiB that are wanted
     found = world.change("new")
@@ -669,16 +641,14 @@ def test_a_rank_that_cannot_drop_its_page_cache_is_one_warning_and_its_available
     assert world.ranks[1].reclaimed > 1
 
 
-def test_page_cache_that_comes_back_during_the_wait_is_dropped_again() -> None:
-    world = pair(new=["good"])
+def test_page_cache_that_comes_back_during_the_wait_is_dropped_again(world: World) -> None:
     world.ranks[1].hog_until = world.now + 90.0
     world.when(lambda: world.ranks[1].reclaimed == 1, lambda: setattr(world.ranks[1], "cache_gib", 90), 5.0)
     assert world.change("new", wait_seconds=600)["result"] == "serves"
     assert 1 < world.ranks[1].reclaimed < 5
 
 
-def test_a_rank_whose_memory_stays_short_ends_the_start_of_the_group() -> None:
-    world = pair(new=["good"])
+def test_a_rank_whose_memory_stays_short_ends_the_start_of_the_group(world: World) -> None:
     world.ranks[1].hog_until = world.now + 1000.0
     found = world.change("new", rollback=False, wait_seconds=30)
     assert found["result"] == "failed"
@@ -712,8 +682,7 @@ def test_a_release_that_serves_no_more_is_not_taken_over(fault: str) -> None:
     assert order(world).count("two starts old") == 2
 
 
-def test_a_pair_that_serves_is_not_restarted_without_a_reason() -> None:
-    world = pair()
+def test_a_pair_that_serves_is_not_restarted_without_a_reason(world: World) -> None:
     world.cut(1, 12.0)
     world.lose_state()
     world.run(7, until=lambda: world.actor is not None)
@@ -748,8 +717,6 @@ def test_events_have_the_same_numbers_in_memory_and_in_a_file_whose_last_line_wa
     assert [each["n"] for each in after.store.events()] == [each["n"] for each in after.events()] == [1, 3]
 
 
-def test_no_event_shows_a_secret() -> None:
-    world = pair()
-    assert world.actor is not None
-    world.actor.event("warning", "pair1: the engine refused api_key=s3cretKEY7aZ twice.")
-    assert world.actor.events()[-1]["text"] == "pair1: the engine refused api_key=******** twice."
+def test_no_event_shows_a_secret(world: World) -> None:
+    world.agent.event("warning", "pair1: the engine refused api_key=s3cretKEY7aZ twice.")
+    assert world.agent.events()[-1]["text"] == "pair1: the engine refused api_key=******** twice."

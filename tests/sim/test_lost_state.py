@@ -28,20 +28,24 @@ def warnings(world: World) -> list[str]:
     return [str(event["text"]) for event in world.store.kept if event["kind"] == "warning"]
 
 
-def changed(**boots: list[str]) -> World:
+def changed() -> World:
     """A pair that serves a release since a request with reasons, and is watched."""
-    world = watched(**boots)
+    world = watched()
     assert world.change("new")["result"] == "serves"
     world.run(20)
     return world
+
+
+@pytest.fixture(name="world")
+def changed_world() -> World:
+    return changed()
 
 
 LOST = [None, "", "{", "[]"]
 
 
 @pytest.mark.parametrize("text", LOST)
-def test_a_restarted_agent_without_its_outcome_leaves_a_pair_that_serves_as_it_is(text: str | None) -> None:
-    world = changed()
+def test_a_restarted_agent_without_its_outcome_leaves_a_pair_that_serves_as_it_is(world: World, text: str | None) -> None:
     before = order(world)
     assert world.desired()["reasons"]
     restarted(world, outcome=text)
@@ -102,8 +106,7 @@ def test_the_last_good_release_that_took_over_stays_and_is_watched(how: str) -> 
 
 @pytest.mark.parametrize("text", ["", "{", "null"])
 @pytest.mark.parametrize("outcome", [True, False])
-def test_a_pair_whose_desired_state_is_damaged_is_taken_over_and_the_file_is_named(text: str, outcome: bool) -> None:
-    world = changed()
+def test_a_pair_whose_desired_state_is_damaged_is_taken_over_and_the_file_is_named(world: World, text: str, outcome: bool) -> None:
     before = order(world)
     generation = world.desired()["generation"]
     restarted(world, desired=text, **({} if outcome else {"outcome": "{"}))
@@ -116,8 +119,7 @@ def test_a_pair_whose_desired_state_is_damaged_is_taken_over_and_the_file_is_nam
     assert len(warnings(world)) == count, "it is written again"
 
 
-def test_a_missing_desired_state_is_named_if_the_agent_has_worked_before() -> None:
-    world = changed()
+def test_a_missing_desired_state_is_named_if_the_agent_has_worked_before(world: World) -> None:
     restarted(world, desired=None)
     assert warnings(world) == ["pair1: desired.json was lost; what runs was read instead"]
     fresh = World()
@@ -148,8 +150,7 @@ def test_half_of_a_pair_without_a_desired_state_is_reported_and_left_alone(monke
     assert warnings(world).count(text) == 1
 
 
-def test_a_pair_is_taken_over_although_a_docker_engine_starts_after_the_agent() -> None:
-    world = changed()
+def test_a_pair_is_taken_over_although_a_docker_engine_starts_after_the_agent(world: World) -> None:
     box = world.ranks[1].container
     world.ranks[1].docker_until = world.now + 30.0  # it does not answer, and its containers live
     restarted(world, desired=None, outcome=None)
@@ -157,8 +158,7 @@ def test_a_pair_is_taken_over_although_a_docker_engine_starts_after_the_agent() 
     assert (world.serves("new"), world.outcome()["result"]) == (True, "serves")
 
 
-def test_a_damaged_record_of_the_watch_is_named() -> None:
-    world = changed()
+def test_a_damaged_record_of_the_watch_is_named(world: World) -> None:
     restarted(world, watch="{")
     assert warnings(world) == ["pair1: watch.json was damaged; its counts begin at 0"]
     assert world.serves("new")
@@ -178,15 +178,13 @@ def test_a_rank_that_has_lost_its_owner_is_named_once(watches: bool) -> None:
     assert world.ranks[1].owner
 
 
-def test_events_whose_file_is_lost_have_numbers_above_those_that_were_read() -> None:
-    world = changed()
+def test_events_whose_file_is_lost_have_numbers_above_those_that_were_read(world: World) -> None:
     last = world.store.last_number()
     for files in ({}, {"desired": None, "outcome": None}):
         world.store.kept.clear()
         restarted(world, **files)
-        assert world.actor is not None
-        world.actor.event("step", "the next one")
-        numbers = [event["n"] for event in world.actor.events(since=last)]
+        world.agent.event("step", "the next one")
+        numbers = [event["n"] for event in world.agent.events(since=last)]
         assert numbers == sorted(set(numbers))
         assert numbers[0] >= EPOCH + world.now - 100
         last = numbers[-1]

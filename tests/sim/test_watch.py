@@ -26,6 +26,11 @@ def watched(boots: list[str] | None = None, **settings: Any) -> World:
     return world
 
 
+@pytest.fixture(name="world")
+def watched_world() -> World:
+    return watched()
+
+
 def events(world: World, kind: str) -> list[dict[str, Any]]:
     return [event for event in world.store.kept if event["kind"] == kind]
 
@@ -47,8 +52,7 @@ def serves_again(world: World, seconds: float = 200.0) -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_restarts_both_ranks_after_one_has_died(number: int) -> None:
-    world = watched()
+def test_restarts_both_ranks_after_one_has_died(world: World, number: int) -> None:
     begin = world.now
     world.kill(number)
     serves_again(world)
@@ -57,19 +61,16 @@ def test_restarts_both_ranks_after_one_has_died(number: int) -> None:
     assert events(world, "recovered")[0]["cause"] == "rank_dead"
     assert 0 < events(world, "recovered")[0]["seconds"] < world.now - begin + 1
     assert starts(world) == 1
-    shown = world.watch.shown if world.watch else {}
-    assert (shown["state"], shown["restarts"]) == ("serving", {"rank_dead": 1})
+    assert (world.shown["state"], world.shown["restarts"]) == ("serving", {"rank_dead": 1})
 
 
 @pytest.mark.parametrize("fault", ["cut", "freeze"])
-def test_waits_for_a_rank_that_does_not_answer_and_restarts_nothing_if_it_serves_on(fault: str) -> None:
-    world = watched()
+def test_waits_for_a_rank_that_does_not_answer_and_restarts_nothing_if_it_serves_on(world: World, fault: str) -> None:
     begin = world.now
     getattr(world, fault)(1, 60.0)
     world.run(20)
     assert events(world, "fault")[0]["cause"] == "node_lost"
-    assert world.watch is not None
-    assert world.watch.shown["state"] == "waiting"
+    assert world.shown["state"] == "waiting"
     assert "rank 1 on two does not answer" in events(world, "waits")[0]["text"]
     serves_again(world)
     assert world.now - begin > 60
@@ -77,26 +78,23 @@ def test_waits_for_a_rank_that_does_not_answer_and_restarts_nothing_if_it_serves
     assert "without a restart" in events(world, "recovered")[0]["text"]
 
 
-def test_an_agent_that_is_updated_keeps_what_it_knows_and_is_one_event() -> None:
-    world = watched()
-    assert world.watch is not None
-    since = world.watch.shown["serving_since"]
+def test_an_agent_that_is_updated_keeps_what_it_knows_and_is_one_event(world: World) -> None:
+    since = world.shown["serving_since"]
     world.run(600)
     for rank in world.ranks:
         rank.version = "b" * 64
         world.crash("wait", 1)
         world.run(60)
     assert since
-    assert world.watch.shown["serving_since"] == since
+    assert world.shown["serving_since"] == since
     updated = [f"{host}: the agent was updated, version {'a' * 12} -> {'b' * 12}" for host in ("one", "two")]
     assert [event["text"] for event in events(world, "agent")] == updated
     assert world.change("old", reasons=["gb10 start on one"])["result"] == "serves"
     world.run(10)
-    assert world.watch.shown["serving_since"] > since
+    assert world.shown["serving_since"] > since
 
 
-def test_a_fault_that_passes_by_itself_is_not_reported_as_a_restart_after_an_earlier_one() -> None:
-    world = watched()
+def test_a_fault_that_passes_by_itself_is_not_reported_as_a_restart_after_an_earlier_one(world: World) -> None:
     world.kill(1)
     serves_again(world)
     world.cut(1, 30.0)
@@ -105,8 +103,7 @@ def test_a_fault_that_passes_by_itself_is_not_reported_as_a_restart_after_an_ear
     assert [re.findall(r"again (\w+)", event["text"]) for event in events(world, "recovered")] == [["after"], ["without"]]
 
 
-def test_an_engine_process_that_stays_stopped_restarts_the_group_and_a_short_stop_does_not() -> None:
-    world = watched()
+def test_an_engine_process_that_stays_stopped_restarts_the_group_and_a_short_stop_does_not(world: World) -> None:
     world.ranks[1].process_fault = "the engine process is stopped (PID 7, VLLM::Worker_TP1)"
     world.run(3)
     world.ranks[1].process_fault = ""
@@ -118,8 +115,7 @@ def test_an_engine_process_that_stays_stopped_restarts_the_group_and_a_short_sto
     assert starts(world) == 1
 
 
-def test_a_wedge_restarts_the_group_and_useful_work_is_never_interrupted() -> None:
-    world = watched()
+def test_a_wedge_restarts_the_group_and_useful_work_is_never_interrupted(world: World) -> None:
     world.run(60)  # the idle power is learned
     world.requests = 3
     world.run(60)
@@ -149,8 +145,7 @@ def wedges(world: World) -> float:
     return world.now - begin
 
 
-def test_a_wedge_is_noticed_in_a_release_that_was_never_idle() -> None:
-    world = watched()
+def test_a_wedge_is_noticed_in_a_release_that_was_never_idle(world: World) -> None:
     world.run(60)
     world.requests = 3
     assert world.change("new")["result"] == "serves"
@@ -160,8 +155,7 @@ def test_a_wedge_is_noticed_in_a_release_that_was_never_idle() -> None:
     assert world.serves("new")
 
 
-def test_a_wedge_is_noticed_by_an_agent_that_never_saw_the_group_idle() -> None:
-    world = watched()
+def test_a_wedge_is_noticed_by_an_agent_that_never_saw_the_group_idle(world: World) -> None:
     world.run(60)
     busy(world)
     world.crash("wait", 1)
@@ -179,8 +173,7 @@ def test_the_idle_power_is_read_right_after_the_gate() -> None:
     assert wedges(busy(world)) <= 35
 
 
-def test_an_idle_power_of_the_release_before_is_replaced_by_that_of_the_present_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = watched()
+def test_an_idle_power_of_the_release_before_is_replaced_by_that_of_the_present_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.run(60)
     monkeypatch.setattr(World, "load", lambda world: (45.0, 95.0) if world.requests else (20.0, 0.0))
     world.change("new")
@@ -189,16 +182,14 @@ def test_an_idle_power_of_the_release_before_is_replaced_by_that_of_the_present_
     assert world.watch.record["idle_power_w"] == 20.0
 
 
-def test_a_long_prefill_is_not_a_wedge() -> None:
-    world = watched()
+def test_a_long_prefill_is_not_a_wedge(world: World) -> None:
     busy(world)
     world.prefills = True
     world.run(900)
     assert (events(world, "fault"), starts(world)) == ([], 0)
 
 
-def test_the_event_of_a_wedge_has_its_figures() -> None:
-    world = watched()
+def test_the_event_of_a_wedge_has_its_figures(world: World) -> None:
     world.run(30)
     wedges(busy(world))
     assert re.search(r"3 requests held, no token for \d\d s, .* \(12\.0 W, idle 12\.0 W, 100 %\)$", events(world, "fault")[0]["text"])
@@ -218,30 +209,26 @@ def test_a_wedge_that_ends_by_itself_is_reported_without_a_restart() -> None:
     assert starts(world) == 2, "\n".join(map(str, world.store.kept))
     assert [event["text"] for event in events(world, "step")][-1] == "pair1 waits 5 s before a restart of release old: it has failed 3 times in a row"
     assert " restarts release" not in " ".join(event["text"] for event in world.store.kept)
-    assert world.actor is not None
-    assert "serves release old again without a restart" in why_lines(world.outcome(), world.actor.events(), "/group")[-1]
+    assert "serves release old again without a restart" in why_lines(world.outcome(), world.agent.events(), "/group")[-1]
 
 
 # --- seconds without service
 
 
-def test_seconds_without_service_begin_with_the_last_token() -> None:
-    world = watched()
+def test_seconds_without_service_begin_with_the_last_token(world: World) -> None:
     world.run(30)
     busy(world)
     begin = world.now
     wedges(world)
-    assert world.watch is not None
-    assert world.watch.shown["unserved_seconds"] >= world.now - begin - 5, "metrics are read every 5 s"
+    assert world.shown["unserved_seconds"] >= world.now - begin - 5, "metrics are read every 5 s"
     serves_again(world)
     [recovered] = events(world, "recovered")
     assert world.now - begin - 6 <= recovered["seconds"] <= world.now - begin + 1
-    assert world.watch.shown["unserved_seconds"] == world.watch.shown["last"]["unserved_seconds"] == recovered["seconds"]
+    assert world.shown["unserved_seconds"] == world.shown["last"]["unserved_seconds"] == recovered["seconds"]
 
 
 @pytest.mark.parametrize("requests", [0, 3], ids=["idle", "busy"])
-def test_seconds_without_service_begin_when_a_rank_was_stopped(requests: int) -> None:
-    world = watched()
+def test_seconds_without_service_begin_when_a_rank_was_stopped(world: World, requests: int) -> None:
     world.requests = requests
     world.run(20)
     begin = world.now
@@ -251,8 +238,7 @@ def test_seconds_without_service_begin_when_a_rank_was_stopped(requests: int) ->
     assert world.now - begin - 4 <= events(world, "recovered")[0]["seconds"] <= world.now - begin + 1
 
 
-def test_an_idle_group_that_gets_a_request_is_not_without_service_since_its_last_one() -> None:
-    world = watched()
+def test_an_idle_group_that_gets_a_request_is_not_without_service_since_its_last_one(world: World) -> None:
     busy(world, 10.0)
     world.requests = 0
     world.run(600)
@@ -263,21 +249,18 @@ def test_an_idle_group_that_gets_a_request_is_not_without_service_since_its_last
 
 
 @pytest.mark.parametrize("requests", [0, 3], ids=["idle", "busy"])
-def test_a_head_that_does_not_reach_a_rank_of_a_group_that_serves_counts_nothing(requests: int) -> None:
-    world = watched()
+def test_a_head_that_does_not_reach_a_rank_of_a_group_that_serves_counts_nothing(world: World, requests: int) -> None:
     world.requests = requests
     world.run(20)
     world.cut(1, 86.0)
     world.run(60)
-    assert world.watch is not None
-    assert (events(world, "fault")[0]["cause"], world.watch.shown["unserved_seconds"]) == ("node_lost", 0.0)
+    assert (events(world, "fault")[0]["cause"], world.shown["unserved_seconds"]) == ("node_lost", 0.0)
     world.requests = 0
     serves_again(world)
-    assert (events(world, "recovered")[0]["seconds"], world.watch.shown["unserved_seconds"]) == (0.0, 0.0)
+    assert (events(world, "recovered")[0]["seconds"], world.shown["unserved_seconds"]) == (0.0, 0.0)
 
 
-def test_a_rank_that_is_lost_and_takes_the_requests_with_it_counts_from_the_last_token() -> None:
-    world = watched()
+def test_a_rank_that_is_lost_and_takes_the_requests_with_it_counts_from_the_last_token(world: World) -> None:
     busy(world)
     begin = world.now
     world.freeze(1, 60.0)
@@ -286,8 +269,7 @@ def test_a_rank_that_is_lost_and_takes_the_requests_with_it_counts_from_the_last
     assert 50 <= events(world, "recovered")[0]["seconds"] <= world.now - begin + 1
 
 
-def test_a_node_that_is_lost_and_has_to_be_started_again_counts_from_its_loss() -> None:
-    world = watched()
+def test_a_node_that_is_lost_and_has_to_be_started_again_counts_from_its_loss(world: World) -> None:
     begin = world.now
     world.reboot(1, 60.0)
     serves_again(world)
@@ -299,22 +281,20 @@ def test_a_group_that_is_held_counts_until_it_serves_again() -> None:
     world = watched(restarts=0)
     world.kill(1)
     world.run(200, until=lambda: world.outcome().get("result") == "held")
-    assert world.watch is not None
     world.run(10)
-    before = world.watch.shown["unserved_seconds"]
+    before = world.shown["unserved_seconds"]
     assert before > 0
     world.run(100)
-    assert 95 <= world.watch.shown["unserved_seconds"] - before <= 106
+    assert 95 <= world.shown["unserved_seconds"] - before <= 106
     world.desire("old", reasons=["gb10 start on one"])
     world.settle()
     world.run(10)
-    assert world.watch.shown["unserved_seconds"] == events(world, "recovered")[0]["seconds"] > before + 95
+    assert world.shown["unserved_seconds"] == events(world, "recovered")[0]["seconds"] > before + 95
 
 
 @pytest.mark.parametrize("seconds", [94_608_000.0, -7200.0], ids=["three years ahead", "two hours back"])
 @pytest.mark.parametrize("crash", [False, True], ids=["", "and the agent is killed"])
-def test_a_step_of_the_clock_in_a_fault_adds_no_seconds(seconds: float, crash: bool) -> None:
-    world = watched()
+def test_a_step_of_the_clock_in_a_fault_adds_no_seconds(world: World, seconds: float, crash: bool) -> None:
     world.run(30)
     begin = world.now
     world.kill(1)
@@ -323,16 +303,14 @@ def test_a_step_of_the_clock_in_a_fault_adds_no_seconds(seconds: float, crash: b
     if crash:
         world.crash("wait", 1)
     serves_again(world, 400)
-    assert world.watch is not None
-    assert 0 < world.watch.shown["unserved_seconds"] <= world.now - begin + 1
+    assert 0 < world.shown["unserved_seconds"] <= world.now - begin + 1
 
 
 # --- kernel log
 
 
 @pytest.mark.parametrize(("count", "expected"), [(3, 0), (9, 0), (10, 1), (163, 1)])
-def test_lines_of_a_driver_without_memory_are_an_event_where_the_doctor_reports_them(count: int, expected: int) -> None:
-    world = watched()
+def test_lines_of_a_driver_without_memory_are_an_event_where_the_doctor_reports_them(world: World, count: int, expected: int) -> None:
     for number in range(count):
         world.ranks[1].kernel += [{"at": "2026-11-27T00:00:00Z", "kind": "driver_no_memory", "text": f"NVRM: line {number}"}]
         world.run(0.6)
@@ -342,8 +320,7 @@ def test_lines_of_a_driver_without_memory_are_an_event_where_the_doctor_reports_
     assert len(catalogue.summarize_kernel(f"{message}\n" * count)) == expected
 
 
-def test_kernel_events_are_reported_after_the_clock_was_set_back() -> None:
-    world = watched()
+def test_kernel_events_are_reported_after_the_clock_was_set_back(world: World) -> None:
     world.ranks[1].kernel += [{"at": "2026-01-01T00:00:00Z", "kind": "oom_killed", "text": "Out of memory: Killed process 1"}]
     world.run(5)
     assert [event["text"] for event in events(world, "kernel")] == ["two: Out of memory: Killed process 1"]
@@ -353,8 +330,7 @@ def test_kernel_events_are_reported_after_the_clock_was_set_back() -> None:
     assert len(events(world, "kernel")) == 1, "once, also by the next agent"
 
 
-def test_an_idle_wedge_is_found_by_a_completion() -> None:
-    world = watched()
+def test_an_idle_wedge_is_found_by_a_completion(world: World) -> None:
     world.wedged = True
     begin = world.now
     world.run(120, until=lambda: bool(events(world, "fault")))
@@ -372,8 +348,7 @@ def test_an_engine_that_refuses_connections_is_not_reported_as_one_that_hangs(mo
     assert "idle_wedge" not in {event["cause"] for event in events(world, "fault")}
 
 
-def test_a_lost_connection_that_is_back_at_once_is_not_reported() -> None:
-    world = watched()
+def test_a_lost_connection_that_is_back_at_once_is_not_reported(world: World) -> None:
     world.cut(1, 1.0)
     world.run(60)
     assert (events(world, "fault"), starts(world)) == ([], 0)
@@ -400,8 +375,7 @@ def test_a_release_that_crashes_again_and_again_is_held_with_its_first_and_last_
     assert world.settle()["result"] == "serves"
 
 
-def test_a_request_of_a_person_replaces_a_recovery_and_the_same_one_joins_it() -> None:
-    world = watched()
+def test_a_request_of_a_person_replaces_a_recovery_and_the_same_one_joins_it(world: World) -> None:
     world.kill(1)
     world.run(60, until=lambda: bool(world.desired()["auto"]) and world.outcome()["phase"] == "judging")
     before = world.desired()["generation"]
@@ -411,8 +385,7 @@ def test_a_request_of_a_person_replaces_a_recovery_and_the_same_one_joins_it() -
     assert world.serves("new")
 
 
-def test_a_hold_keeps_the_watch_from_acting() -> None:
-    world = watched()
+def test_a_hold_keeps_the_watch_from_acting(world: World) -> None:
     world.hold(1, 60.0)
     world.run(5)
     world.kill(1)
@@ -442,16 +415,14 @@ def test_a_crash_after_long_service_does_not_count() -> None:
     assert starts(world) == 4
 
 
-def test_a_run_that_found_its_reasons_before_a_recovery_does_not_restart_the_pair_again() -> None:
-    world = watched()
+def test_a_run_that_found_its_reasons_before_a_recovery_does_not_restart_the_pair_again(world: World) -> None:
     seen = world.desired()["generation"]
     world.kill(1)
     serves_again(world)
-    assert world.actor is not None
     reasons = ["rank 1 on two is not running (exit code 137)"]
-    answer = world.actor.desire("serving", "old", "ann@laptop", reasons, {}, seen=seen)
+    answer = world.agent.desire("serving", "old", "ann@laptop", reasons, {}, seen=seen)
     assert answer == {"generation": seen + 1, "joined": True}
-    assert world.actor.desire("serving", "old", "ann@laptop", reasons, {}, seen=seen + 1)["joined"] is False
+    assert world.agent.desire("serving", "old", "ann@laptop", reasons, {}, seen=seen + 1)["joined"] is False
 
 
 def test_a_worker_is_asked_while_the_next_attempt_is_paused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -480,11 +451,9 @@ def test_restarts_of_a_docker_engine_are_not_crashes() -> None:
     assert {event["cause"] for event in events(world, "recovered")} <= {"docker", "docker_restart"}
 
 
-def test_options_that_change_while_it_serves_are_those_of_the_next_restart_by_the_agent() -> None:
-    world = watched()
-    assert world.actor is not None
+def test_options_that_change_while_it_serves_are_those_of_the_next_restart_by_the_agent(world: World) -> None:
     options = {**world.desired()["options"], "attempts": 7}
-    found = world.actor.desire("serving", "old", "ann@laptop", [], options)
+    found = world.agent.desire("serving", "old", "ann@laptop", [], options)
     assert (found["joined"], len(found["adjusted"])) == (True, 1)
     world.run(5)
     assert starts(world) == 0, "nothing was restarted"
@@ -493,24 +462,21 @@ def test_options_that_change_while_it_serves_are_those_of_the_next_restart_by_th
     assert (world.desired()["auto"], world.desired()["options"]["attempts"]) == (True, 7)
 
 
-def test_a_stop_ends_the_count_of_seconds_without_service() -> None:
-    world = watched()
+def test_a_stop_ends_the_count_of_seconds_without_service(world: World) -> None:
     busy(world)
     world.freeze(1, 400.0)
     world.run(40)
     world.stop()
     world.run(600, until=lambda: world.outcome().get("final") is True and world.desired()["state"] == "stopped")
     world.run(30)
-    assert world.watch is not None
-    counted = world.watch.shown["unserved_seconds"]
+    counted = world.shown["unserved_seconds"]
     assert counted > 30
     world.run(300)
-    assert (world.watch.shown["unserved_seconds"], world.watch.shown["fault"]) == (counted, {})
+    assert (world.shown["unserved_seconds"], world.shown["fault"]) == (counted, {})
     assert events(world, "recovered") == []
 
 
-def test_a_peer_that_ends_because_of_a_restarted_docker_engine_is_not_a_crash() -> None:
-    world = watched()
+def test_a_peer_that_ends_because_of_a_restarted_docker_engine_is_not_a_crash(world: World) -> None:
     world.ranks[0].engine_id += 1  # the head's engine restarts, and the worker's container is seen first
     world.kill(1)
     serves_again(world)
@@ -534,8 +500,7 @@ def test_a_lack_of_memory_is_waited_for_and_uses_up_no_restarts() -> None:
     assert starts(world) == 1
 
 
-def test_the_cause_is_that_of_the_rank_that_ended_first_also_if_it_is_read_last() -> None:
-    world = watched()
+def test_the_cause_is_that_of_the_rank_that_ended_first_also_if_it_is_read_last(world: World) -> None:
     world.ranks[1].memory_stop = "1.0 GiB of memory were available, less than 1.5 GiB, so the rank has stopped itself"
     world.cut(1, 3.0)  # the worker is read late
     world.kill(1)
@@ -543,5 +508,4 @@ def test_the_cause_is_that_of_the_rank_that_ended_first_also_if_it_is_read_last(
     serves_again(world)
     assert events(world, "fault")[0]["cause"] == "rank_dead"
     assert events(world, "recovered")[0]["cause"] in ("memory", "node_lost")
-    assert world.watch is not None
-    assert "rank_dead" not in world.watch.shown["restarts"]
+    assert "rank_dead" not in world.shown["restarts"]

@@ -308,6 +308,18 @@ class World:
     def outcome(self) -> dict[str, Any]:
         return self.actor.outcome() if self.actor is not None else self.store.load("outcome.json")
 
+    @property
+    def agent(self) -> Actor:
+        """The actor, where it runs."""
+        assert self.actor is not None
+        return self.actor
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """What the watch exports."""
+        assert self.watch is not None
+        return self.watch.shown
+
     def is_in(self, phase: str) -> bool:
         """Tell whether the agent is in a phase."""
         return self.actor is not None and bool(self.actor._outcome["phase"] == phase)

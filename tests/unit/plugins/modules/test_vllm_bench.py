@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import http.server
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import http_server
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import bench
 from ansible_collections.gb10.cluster.plugins.modules import vllm_bench
@@ -21,30 +20,21 @@ RESULT = {
 }  # fmt: skip
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
+class Handler(http_server.Handler):
     """Answers as a server of lab-tiny that wants a key."""
 
-    def do_GET(self) -> None:
+    def get(self) -> None:
         if self.path.startswith("/v1") and self.headers.get("Authorization") != f"Bearer {KEY}":
             self.send_error(401)
             return
         pages = {"/v1/models": json.dumps({"data": [{"id": "lab-tiny", "max_model_len": 4096}]}), "/metrics": "vllm:num_preemptions_total 0\n"}
-        body = pages.get(self.path, "{}").encode()
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_args: Any) -> None:
-        """Write no log."""
+        self.answer(200, pages.get(self.path, "{}"))
 
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    httpd = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=httpd.serve_forever, args=(0.02,), daemon=True).start()
-    yield f"http://127.0.0.1:{httpd.server_address[1]}"
-    httpd.shutdown()
-    httpd.server_close()
+    with http_server.answering(Handler) as (_kind, found):
+        yield found
 
 
 @pytest.fixture

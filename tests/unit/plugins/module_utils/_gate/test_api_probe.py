@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import http_server
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe
 
@@ -19,7 +19,7 @@ METRICS = (
 )
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
+class Handler(http_server.Handler):
     """Answers by its class attributes."""
 
     key = ""
@@ -27,34 +27,23 @@ class Handler(http.server.BaseHTTPRequestHandler):
     models: tuple[int, str] = (200, json.dumps({"data": [{"id": "m", "max_model_len": 4096}, {"id": "lora"}]}))
     seen: list[dict[str, Any]]
 
-    def _answer(self, status: int, text: str) -> None:
-        if self.key and self.headers.get("Authorization") != f"Bearer {self.key}":
-            status, text = 401, "Unauthorized"
-        self.send_response(status)
-        self.end_headers()
-        self.wfile.write(text.encode())
+    def answer(self, status: int, text: str = "", **headers: str) -> None:
+        refused = self.key and self.headers.get("Authorization") != f"Bearer {self.key}"
+        super().answer(*((401, "Unauthorized") if refused else (status, text)), **headers)
 
-    def do_GET(self) -> None:
+    def get(self) -> None:
         pages = {"/v1/models": self.models, "/version": (200, '{"version": "0.32.0"}'), "/metrics": (200, METRICS)}
-        self._answer(*pages[self.path])
+        self.answer(*pages[self.path])
 
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        type(self).seen.append({"path": self.path, **body})
-        self._answer(*self.completion)
-
-    def log_message(self, *_args: Any) -> None:
-        """Write no log."""
+    def post(self) -> None:
+        self.seen.append({"path": self.path, **self.body()})
+        self.answer(*self.completion)
 
 
 @pytest.fixture
 def server() -> Iterator[tuple[type[Handler], str]]:
-    kind = type("OneHandler", (Handler,), {"seen": []})
-    httpd = http.server.ThreadingHTTPServer(("127.0.0.1", 0), kind)
-    threading.Thread(target=httpd.serve_forever, args=(0.02,), daemon=True).start()
-    yield kind, f"http://127.0.0.1:{httpd.server_address[1]}"
-    httpd.shutdown()
-    httpd.server_close()
+    with http_server.answering(Handler, seen=[]) as found:
+        yield found
 
 
 def test_models_pool_and_completion(server: tuple[type[Handler], str]) -> None:
@@ -103,14 +92,13 @@ def test_slow_reply_ends_at_deadline(server: tuple[Any, str]) -> None:
     """A server that sends a byte now and then resets a socket's timeout, and not the request's."""
 
     def trickle(handler: Any) -> None:
-        handler.send_response(200)
-        handler.end_headers()
+        handler.answer(200)
         while not over.wait(0.05):
             handler.wfile.write(b" ")
 
     over = threading.Event()
     kind, url = server
-    kind.do_POST = trickle
+    kind.post = trickle
     out = api_probe.ask(url, requests=[{"prompt": "x"}, {"prompt": "y"}], concurrency=2, timeout=0.5)
     over.set()
     assert [(r["ok"], r["status"], r["error"]) for r in out["replies"]] == [(False, 0, "no reply within 0.5 s")] * 2
@@ -134,16 +122,16 @@ def test_long_prompt_is_counted_by_server(server: tuple[Any, str], digits: int, 
         return len(prompt) if isinstance(prompt, list) else sum(-(-len(word) // digits) for word in prompt.split())
 
     def answer(handler: Any) -> None:
-        body = json.loads(handler.rfile.read(int(handler.headers["Content-Length"])))
+        body = handler.body()
         if handler.path == "/tokenize":
             tokens = list(range(count(body["prompt"])))
-            handler._answer(*((200, json.dumps({"tokens": tokens})) if tokenizes else (404, "Not Found")))
+            handler.answer(*((200, json.dumps({"tokens": tokens})) if tokenizes else (404, "Not Found")))
             return
         usage = {"prompt_tokens": count(body["prompt"]), "completion_tokens": 1}
-        handler._answer(200, json.dumps({"choices": [{"text": " 5"}], "usage": usage}))
+        handler.answer(200, json.dumps({"choices": [{"text": " 5"}], "usage": usage}))
 
     kind, url = server
-    kind.do_POST = answer
+    kind.post = answer
     [reply] = api_probe.ask(url, requests=[{"prompt": "Count on.", "prompt_tokens": 28000}])["replies"]
     assert reply["ok"]
     assert (reply["prompt_tokens"] == 28000) if tokenizes else (27000 < reply["prompt_tokens"] <= 28000)
@@ -152,16 +140,16 @@ def test_long_prompt_is_counted_by_server(server: tuple[Any, str], digits: int, 
 @pytest.mark.parametrize("tokenizes", [True, False], ids=["by /tokenize", "by the usage"])
 def test_cold_chat_has_the_long_prompt_as_the_message_of_the_system(server: tuple[Any, str], tokenizes: bool) -> None:
     def answer(handler: Any) -> None:
-        body = json.loads(handler.rfile.read(int(handler.headers["Content-Length"])))
+        body = handler.body()
         kind.seen.append(body)
         if handler.path == "/tokenize":
-            handler._answer(*((200, json.dumps({"tokens": list(range(len(body["prompt"].split())))})) if tokenizes else (404, "Not Found")))
+            handler.answer(*((200, json.dumps({"tokens": list(range(len(body["prompt"].split())))})) if tokenizes else (404, "Not Found")))
             return
         words = body["prompt"] if "prompt" in body else body["messages"][0]["content"]
-        handler._answer(200, json.dumps({"choices": [{"message": {"content": "42"}}], "usage": {"prompt_tokens": len(words.split())}}))
+        handler.answer(200, json.dumps({"choices": [{"message": {"content": "42"}}], "usage": {"prompt_tokens": len(words.split())}}))
 
     kind, url = server
-    kind.do_POST = answer
+    kind.post = answer
     request = {"prompt": "What is 17 + 25?", "chat": True, "prompt_tokens": 20000, "cold": True, "body": {"tools": [{"type": "function"}]}}
     replies = [api_probe.ask(url, requests=[request])["replies"][0] for _again in range(2)]
     assert all(reply["text"] == "42" and 19000 < reply["prompt_tokens"] <= 20000 for reply in replies)
@@ -177,10 +165,10 @@ def test_growth_of_the_counters_of_speculation_is_returned(server: tuple[Any, st
         text = f"vllm:spec_decode_num_drafts_total {50 * asked}\nvllm:spec_decode_num_draft_tokens_total {100 * asked}\n"
         text += f'vllm:spec_decode_num_accepted_tokens_total {60 * asked}\nvllm:spec_decode_num_accepted_tokens_per_pos_total{{position="0"}} {60 * asked}\n'
         pages = {"/v1/models": kind.models, "/version": (404, ""), "/metrics": (200, METRICS + text)}
-        handler._answer(*pages[handler.path])
+        handler.answer(*pages[handler.path])
 
     kind, url = server
-    kind.do_GET = page
+    kind.get = page
     kind.seen.append({})  # what another client asked before
     found = api_probe.ask(url, requests=[{"prompt": "x"}])["speculation"]
     assert found == {"drafts": 50, "draft_tokens": 100, "accepted_tokens": 60, "accepted_per_position": [60], "generated_tokens": 0}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import socket
 import threading
@@ -10,13 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import http_server
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe
 
 PAGE = "vllm:num_requests_running {running}\nvllm:num_requests_waiting 0.0\nvllm:generation_tokens_total {tokens}\nvllm:prompt_tokens_total 3.0\n"
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
+class Handler(http_server.Handler):
     """Answers by its class attributes."""
 
     models: tuple[int, str] = (200, json.dumps({"data": [{"id": "m"}]}))
@@ -29,40 +29,28 @@ class Handler(http.server.BaseHTTPRequestHandler):
     gone: threading.Event
     asked: list[dict[str, Any]]
 
-    def _answer(self, status: int, text: str) -> None:
-        self.send_response(status)
-        self.end_headers()
-        self.wfile.write(text.encode())
-
-    def do_GET(self) -> None:
+    def get(self) -> None:
         if self.path == "/v1/models":
-            self._answer(*self.models)
+            self.answer(*self.models)
         elif self.metrics:
             type(self).tokens += self.step
-            self._answer(200, PAGE.format(running=self.running, tokens=self.tokens))
+            self.answer(200, PAGE.format(running=self.running, tokens=self.tokens))
         else:
-            self._answer(404, "")
+            self.answer(404)
 
-    def do_POST(self) -> None:
-        self.asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+    def post(self) -> None:
+        self.asked.append(self.body())
         if self.hangs:
             self.gone.wait(30)
             return
-        self._answer(*self.completion)
-
-    def log_message(self, *_args: Any) -> None:
-        """Print nothing."""
+        self.answer(*self.completion)
 
 
 @pytest.fixture
 def server() -> Iterator[tuple[type[Handler], str]]:
-    kind: type[Handler] = type("OneHandler", (Handler,), {"gone": threading.Event(), "asked": []})
-    httpd = http.server.ThreadingHTTPServer(("127.0.0.1", 0), kind)
-    threading.Thread(target=httpd.serve_forever, args=(0.02,), daemon=True).start()
-    yield kind, f"http://127.0.0.1:{httpd.server_address[1]}"
-    kind.gone.set()
-    httpd.shutdown()
-    httpd.server_close()
+    with http_server.answering(Handler, gone=threading.Event(), asked=[]) as found:
+        yield found
+        found[0].gone.set()
 
 
 def check(**arguments: Any) -> dict[str, Any]:

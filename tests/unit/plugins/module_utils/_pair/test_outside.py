@@ -6,13 +6,12 @@ import http.client
 import json
 import stat
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import http_server
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import outside
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.outside import Outside
@@ -141,38 +140,24 @@ def test_a_slow_hook_is_ended_with_its_children(tmp_path: Path, monkeypatch: pyt
     assert not (tmp_path / "late").exists()
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(http_server.Handler):
     status = 204
     location = ""
     delay = 0.0
     seen: list[tuple[str, str, str, bytes]]
     tokens: list[str | None]
 
-    def do_POST(self) -> None:
+    def post(self) -> None:  # also a GET: a followed redirect would arrive as one
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.seen.append((self.command, self.path, self.headers["Content-Type"], body))
         self.tokens.append(self.headers["Authorization"])
         time.sleep(self.delay)
-        self.send_response(self.status)
-        if self.location:
-            self.send_header("Location", self.location)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    do_GET = do_POST  # noqa: N815  a followed redirect would arrive here
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        pass
+        self.answer(self.status, **{"Content-Length": "0"}, **({"Location": self.location} if self.location else {}))
 
 
 def serve() -> Iterator[tuple[type[Handler], str]]:
-    kind = type("Kind", (Handler,), {"seen": [], "tokens": []})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), kind)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    yield kind, f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    server.server_close()
+    with http_server.answering(Handler, seen=[], tokens=[]) as found:
+        yield found
 
 
 server = pytest.fixture(serve, name="server")

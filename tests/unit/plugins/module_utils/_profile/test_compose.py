@@ -8,12 +8,11 @@ import re
 import shlex
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+import http_server
 import pytest
 import yaml
 from ansible_collections.gb10.cluster.plugins.module_utils._node import node
@@ -438,31 +437,25 @@ def test_a_table_without_the_main_process_is_a_failure(tmp_path: Path) -> None:
     assert run(folder(tmp_path, [WORKER]))[0] == 1
 
 
+class Health(http_server.Handler):
+    status = 200
+
+    def get(self) -> None:
+        self.answer(self.status if self.path == "/health" else 404)
+
+
 @pytest.fixture(name="api")
-def api_(tmp_path: Path) -> Iterator[tuple[dict[str, int], str]]:
-    answer = {"status": 200}
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(answer["status"] if self.path == "/health" else 404)
-            self.end_headers()
-
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the name of the base class
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    yield answer, f"127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    server.server_close()
+def api_() -> Iterator[tuple[type[Health], str]]:
+    with http_server.answering(Health) as (kind, url):
+        yield kind, url.removeprefix("http://")
 
 
-def test_the_head_also_needs_its_api(tmp_path: Path, api: tuple[dict[str, int], str], monkeypatch: pytest.MonkeyPatch) -> None:
-    answer, place = api
+def test_the_head_also_needs_its_api(tmp_path: Path, api: tuple[type[Health], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, place = api
     root = folder(tmp_path, [SERVE, WORKER])
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # of the container; not for its own API
     assert run(root, place) == (0, "")
-    answer["status"] = 503
+    kind.status = 503
     assert run(root, place) == (1, "/health: HTTP 503")
     code, message = run(root, "127.0.0.1:9")
     assert (code, message.splitlines()[-1]) == (1, "ConnectionRefusedError: [Errno 111] Connection refused")
