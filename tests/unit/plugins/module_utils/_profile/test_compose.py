@@ -19,7 +19,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._node import node
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose, values
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.compose import health_check
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
-from public_recipes import RECIPES
 from shipped_profiles import EXAMPLES, LEAST, SHIPPED, arguments, place
 
 ROOT = Path(__file__).resolve().parents[5]
@@ -135,7 +134,7 @@ def test_renders_the_arguments_and_the_environment_of_the_profile(name: str, num
 
 
 def test_the_table_of_profiles_has_no_other_rows() -> None:
-    assert sorted([*EXPECTED, *RECIPES]) == sorted([*SHIPPED, *EXAMPLES])
+    assert sorted(EXPECTED) == sorted([*SHIPPED, *EXAMPLES])
 
 
 def test_b12x_runs_through_a_login_shell() -> None:
