@@ -28,8 +28,9 @@ class Handler(http_server.Handler):
     seen: list[dict[str, Any]]
 
     def answer(self, status: int, text: str = "", **headers: str) -> None:
-        refused = self.key and self.headers.get("Authorization") != f"Bearer {self.key}"
-        super().answer(*((401, "Unauthorized") if refused else (status, text)), **headers)
+        if self.key and self.headers.get("Authorization") != f"Bearer {self.key}":
+            status, text = 401, "Unauthorized"
+        super().answer(status, text, **headers)
 
     def get(self) -> None:
         pages = {"/v1/models": self.models, "/version": (200, '{"version": "0.32.0"}'), "/metrics": (200, METRICS)}
