@@ -32,7 +32,7 @@ class ActionModule(ActionBase):
         """Return the machines and the answers, with the password of sudo; or write the inventory."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         spec: dict[str, Any] = {name: {"type": "list", "elements": "dict"} for name in ("machines", "nodes", "fabrics")}
-        spec |= {"inventory": {"type": "path", "required": True}, "profiles": {"type": "dict"}, "values": {"type": "dict"}}
+        spec |= {"inventory": {"type": "path", "required": True}, "profiles": {"type": "dict"}, "variables": {"type": "dict"}}
         _validation, self.options = self.validate_argument_spec(argument_spec=spec)
         if self._task.check_mode:
             raise AnsibleActionFail("setup.yml has no check mode: it shows the files before it writes them. Run it without --check.")
@@ -65,7 +65,7 @@ class ActionModule(ActionBase):
         password = self._password(" and ".join(each.address for each in machines if each.asks))
         found = [{**vars(each), "name": name} for name, each in zip(proposal.host_names([each.name for each in machines]), machines)]
         # Only the registered result has the password.
-        return {"changed": False, "machines": found, "values": values, "password": password, "_ansible_no_log": bool(password)}
+        return {"changed": False, "machines": found, "variables": values, "password": password, "_ansible_no_log": bool(password)}
 
     def _password(self, names: str) -> str:
         if not names or self._play_context.become_pass:
@@ -94,7 +94,7 @@ class ActionModule(ActionBase):
         for name, node, fabric in zip(names, nodes, fabrics):
             login.show(*proposal.machine_lines(name, node, fabric))
         login.show(proposal.cable_fault(names, fabrics), color="yellow")
-        adopted, values = proposal.adoptable(fabrics), dict(self.options["values"])
+        adopted, values = proposal.adoptable(fabrics), dict(self.options["variables"])
         policy = self._policy(adopted)
         values.update({"roce_foreign_policy": policy} if policy else {})
         hosts = {name: {"ansible_host": machine["address"]} for name, machine in zip(names, machines)}

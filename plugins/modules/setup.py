@@ -28,7 +28,7 @@ options:
     description: The machines that this module returned without this option.
     type: list
     elements: dict
-  values:
+  variables:
     description: The variables of the group that this module returned without O(machines).
     type: dict
   nodes:
@@ -69,7 +69,7 @@ machines:
   type: list
   elements: dict
   sample: [{name: spark-1, address: 192.168.1.11, user: nvidia, machine_id: "", asks: false}]
-values:
+variables:
   description: The variables of the group that follow from the answers.
   returned: without O(machines)
   type: dict

@@ -43,7 +43,7 @@ class World:
         """Run the action with these extra variables and these answers on the terminal."""
         self.answers, self.prompts, self.private = list(answers), [], []
         self.lines.clear()
-        given = {"inventory": str(self.folder), "machines": None, "nodes": None, "fabrics": None, "profiles": PROFILES, "values": None} | options
+        given = {"inventory": str(self.folder), "machines": None, "nodes": None, "fabrics": None, "profiles": PROFILES, "variables": None} | options
         action = plugin.ActionModule.__new__(plugin.ActionModule)
         action._task = SimpleNamespace(check_mode=False)
         action._loader = extra or {}
@@ -90,7 +90,7 @@ def test_from_nothing_by_answering(world: World) -> None:
     assert [(each["name"], each["user"], each["address"]) for each in result["machines"]] == [
         ("spark-1", "me-in-config", "10.0.0.1"), ("spark-2", "me-in-config", "10.0.0.2"),
     ]  # fmt: skip
-    assert result["values"] == {"ansible_user": "me-in-config", "gb10_profile": "b12x-fp8-1m", "gb10_model_store": "/srv/models"}
+    assert result["variables"] == {"ansible_user": "me-in-config", "gb10_profile": "b12x-fp8-1m", "gb10_model_store": "/srv/models"}
     assert (result["password"], result["_ansible_no_log"]) == ("pw-1", True)
     assert world.replies == [("10.0.0.1", "yes"), ("10.0.0.1", "login-1"), ("10.0.0.2", FINGERPRINT)]
     assert world.answers == []
@@ -185,7 +185,7 @@ def propose(world: World, *answers: str, foreign: bool = False, extra: dict[str,
     world.interactive = bool(answers)
     given = {
         "machines": [machine(1), machine(2)], "nodes": [NODE, NODE], "fabrics": [fabric(1, foreign), fabric(2, foreign)],
-        "values": {key: GIVEN[key] for key in ("gb10_profile", "gb10_model_store")} | {"ansible_user": "nvidia"},
+        "variables": {key: GIVEN[key] for key in ("gb10_profile", "gb10_model_store")} | {"ansible_user": "nvidia"},
     } | options  # fmt: skip
     return world.run(*answers, extra=extra, **given)
 

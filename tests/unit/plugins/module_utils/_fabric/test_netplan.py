@@ -105,17 +105,8 @@ def test_yaml_stays_text_and_what_hides_a_part_of_it_is_refused_with_its_line() 
     text = f"---\n# x\na:\n  {P0}:\n    mac: 11:22:33:44:55:66 # y\n    mtu: 010\n    addresses: [1.2.3.4/24,\n      '1.2.3.5/24']\n  b:\n"
     assert parse_yaml(text) == {"a": {P0: {"mac": "11:22:33:44:55:66", "mtu": "010", "addresses": ["1.2.3.4/24", "1.2.3.5/24"]}, "b": ""}}
     assert (parse_yaml(""), parse_yaml("# nothing\n"), parse_yaml("a: {}\n")) == (None, None, {"a": {}})
-    for broken in (
-        "a:\n\tb: 2\n",
-        "a: [1, 2\n",
-        "a: 1\na: 2\n",
-        "a: {b: 1, b: 2}\n",
-        "a: &x {b: 1}\n",
-        "a: !!str b\n",
-        "a: 1\n---\nb: 2\n",
-        "? [a]\n: 1\n",
-        "a: \x07\n",
-    ):
+    duplicates = ("a: 1\na: 2\n", "a: {b: 1, b: 2}\n")
+    for broken in (*duplicates, "a:\n\tb: 2\n", "a: [1, 2\n", "a: &x {b: 1}\n", "a: !!str b\n", "a: 1\n---\nb: 2\n", "? [a]\n: 1\n", "a: \x07\n"):
         with pytest.raises(ValueError, match=r"^line \d+: \w"):
             parse_yaml(broken)
 
@@ -139,15 +130,9 @@ def test_without_foreign_files_our_file_is_written() -> None:
     data = yaml.safe_load(result.text or "")
     assert list(data["network"]["ethernets"]) == [P0, P2]
     assert data["network"]["ethernets"][P0] == {
-        "renderer": "networkd",
-        "dhcp4": False,
-        "dhcp6": False,
-        "accept-ra": False,
-        "link-local": [],
-        "optional": True,
-        "mtu": 9000,
+        "renderer": "networkd", "dhcp4": False, "dhcp6": False, "accept-ra": False, "link-local": [], "optional": True, "mtu": 9000,
         "addresses": ["192.168.100.10/24"],
-    }
+    }  # fmt: skip
     assert "renderer" not in data["network"]
     assert (result.text or "").startswith(netplan.MARKER)
 

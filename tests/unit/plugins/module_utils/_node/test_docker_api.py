@@ -225,11 +225,8 @@ def test_lines_with_stamps_have_one_each_and_count_them_in_the_limit() -> None:
     assert LogReader().read(pieces, 40, stamps=True).decode() == f"{first} a long line\n"
 
 
-def test_no_container_has_no_state() -> None:
-    assert docker_api.state_of(None) is None
-
-
 def test_a_state_keeps_our_labels_only() -> None:
+    assert docker_api.state_of(None) is None
     state = docker_api.state_of(
         {
             "Id": "abc", "Name": "/x", "RestartCount": 2, "Image": "sha256:1",

@@ -229,15 +229,22 @@ def test_a_node_without_nvidia_tools_is_not_changed_and_can_be_undone(machine: M
     assert machine.files() == []
 
 
-@pytest.mark.parametrize(
-    ("script", "message"),
-    [("echo NVIDIA-SMI has failed because; exit 9", "nvidia-smi exited with 9: NVIDIA-SMI has failed because"), ("exit 124", "did not answer within 20 s")],
-)
-def test_nvidia_smi_that_fails_changes_nothing(machine: Machine, script: str, message: str) -> None:
-    machine.reply(gpu.CLOCKS_QUERY[0], script)
+QUERY = gpu.CLOCKS_QUERY[0]
+#: name: (option of nvidia-smi that is replaced, its script, the cap, the message)
+FAILURES = {
+    "nvidia-smi fails": (QUERY, "echo NVIDIA-SMI has failed because; exit 9", 2000, "nvidia-smi exited with 9: NVIDIA-SMI has failed because"),
+    "nvidia-smi hangs": (QUERY, "exit 124", 2000, "did not answer within 20 s"),
+    "it fails while it is read back": ("-lgc", f"echo 'exit 9' >$GB10_STUB_STATE/reply{QUERY}", 2000, "nvidia-smi exited with 9"),
+    "above the highest clock": ("-unused", "", 3100, r"gpu_max_clock_mhz is 3100\. This GPU supports at most 3003 MHz"),
+}
+
+
+@pytest.mark.parametrize(("option", "script", "cap", "message"), FAILURES.values(), ids=list(FAILURES))
+def test_a_run_that_fails_changes_nothing(machine: Machine, option: str, script: str, cap: int, message: str) -> None:
+    machine.reply(option, script)
     with pytest.raises(HostError, match=message):
-        machine.clocks(max_clock_mhz=2000)
-    assert machine.files() == []
+        machine.clocks(max_clock_mhz=cap)
+    assert (machine.files(), machine.active, machine.enabled) == ([], False, False)
 
 
 REFUSALS = {
@@ -263,13 +270,6 @@ def test_a_clock_above_the_cap_is_an_error_and_the_earlier_cap_returns(machine: 
     assert machine.driver() == ("Enabled", 2200)
 
 
-def test_a_driver_that_fails_while_it_is_read_back_restores_what_was_changed(machine: Machine) -> None:
-    machine.reply("-lgc", "echo 'exit 9' >$GB10_STUB_STATE/reply" + gpu.CLOCKS_QUERY[0])
-    with pytest.raises(HostError, match="nvidia-smi exited with 9"):
-        machine.clocks(max_clock_mhz=2000)
-    assert (machine.files(), machine.active, machine.enabled) == ([], False, False)
-
-
 def test_the_cap_is_given_back_although_the_persistence_mode_is_not(machine: Machine) -> None:
     machine.clocks(max_clock_mhz=2000)
     machine.reply("-pm", "exit 3")
@@ -280,12 +280,6 @@ def test_the_cap_is_given_back_although_the_persistence_mode_is_not(machine: Mac
 @pytest.mark.parametrize("text", ["0", ""])
 def test_a_cap_of_the_command_line_that_is_not_one_sets_none(text: str) -> None:
     assert "-lgc" not in JINJA.from_string(TEMPLATE).render(gpu_persistence_mode=True, gpu_max_clock_mhz=text)
-
-
-def test_a_cap_above_the_highest_clock_is_refused(machine: Machine) -> None:
-    with pytest.raises(HostError, match=r"gpu_max_clock_mhz is 3100\. This GPU supports at most 3003 MHz"):
-        machine.clocks(max_clock_mhz=3100)
-    assert machine.files() == []
 
 
 def test_a_clock_that_the_driver_rounds_or_does_not_report_is_accepted(machine: Machine) -> None:

@@ -11,11 +11,12 @@ import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import HostError, Node
 from ansible_collections.gb10.cluster.plugins.module_utils._node import tuning
 from playbook import REPO
-from unit.plugins.module_utils._node.test_tuning import Machine, meminfo
+from unit.fixtures.host.tree import meminfo
+from unit.plugins.module_utils._node.test_tuning import Machine
 
 GRUB, RECORD = "/etc/default/grub", "/var/lib/gb10-cluster/sysctl.json"
 TEXT = (REPO / "roles/sysctl/files/60-gb10-cluster.cfg").read_text(encoding="utf-8")
-LEAK = {"MemFree": 88.0, "MemAvailable": 87.0, "CmaTotal": 0, "CmaFree": 940604 / 1024**2}
+LEAK = {"MemFree": 88.0, "MemAvailable": 87.0, "CmaFree": 940604 / 1024**2}
 
 
 class Spark(Machine):
@@ -42,7 +43,7 @@ class Spark(Machine):
         self.put("/proc/cmdline", f"{words}\n")
         self.put("/proc/sys/kernel/random/boot_id", f"{self.boots}\n")
         off = "kho=off" in words.split()
-        self.put("/proc/meminfo", meminfo(MemFree=114.0, MemAvailable=113.0, CmaTotal=0, CmaFree=0) if off else meminfo(**LEAK))
+        self.put("/proc/meminfo", meminfo() if off else meminfo(**LEAK))
 
     def apply(self, wanted: bool = True, state: str = "present", menu: bool = True) -> dict[str, Any]:
         """Run the module, and do what the role does with its result."""
@@ -183,7 +184,7 @@ def test_refuses_before_anything_is_written(spark: Spark, path: str, text: str |
 def test_a_boot_loader_without_grub_that_has_it_is_enough(spark: Spark) -> None:
     (spark.root / tuning.GRUB_PROGRAM[1:]).unlink()
     spark.put("/proc/cmdline", "quiet kho=off\n")
-    spark.put("/proc/meminfo", meminfo(MemFree=114.0, MemAvailable=113.0))
+    spark.put("/proc/meminfo", meminfo())
     done = spark.tune(kho_off=True)["kho"]
     assert todo(done) == []
     assert "(set by another tool, so the role adds nothing)" in done["message"]

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node, no_commands
 from ansible_collections.gb10.cluster.plugins.module_utils._node import memory
-from ansible_collections.gb10.cluster.plugins.module_utils._node.memory import GIB_KB, Buddy, Zone
+from ansible_collections.gb10.cluster.plugins.module_utils._node.memory import GIB_KB, Buddy, Sample, Series, Zone, parse_series
 from hypothesis import given
 from hypothesis import strategies as st
 from shared_samples import needs_shared, samples
+from unit.fixtures.host.tree import Tree, meminfo
 
 TOTAL_121 = int(121.69 * GIB_KB)
 SPARK = [Zone(0, "DMA", 4 * GIB_KB, 0, 0, 0, 0, 0), Zone(0, "Normal", TOTAL_121 - 4 * GIB_KB, 0, 0, 0, 0, 0)]
@@ -225,3 +226,216 @@ def test_swaps() -> None:
 def test_utilization_has_bounds() -> None:
     cases: list[tuple[Any, ...]] = [(5, 0, 0.0), (-5, 100, 0.0), (500, 100, 1.0), (81, 100, 0.81)]
     assert [memory.highest_utilization(free, total) for free, total, _answer in cases] == [answer for _free, _total, answer in cases]
+
+
+# --- The memory facts of captured trees.
+
+ZONES = """Node 0, zone      DMA
+  pages free     1000
+        boost    0
+        min      100
+        low      125
+        high     150
+        managed  1048576
+        protection: (0, 0, 480)
+Node 0, zone   Normal
+  pages free     3000
+        min      200
+        low      250
+        high     300
+        managed  30851792
+        protection: (0, 0, 0)
+"""
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    """Return a stock Spark's tree."""
+    tree = Tree(tmp_path)
+    tree.put("proc/meminfo", meminfo())
+    tree.put("proc/zoneinfo", ZONES)
+    tree.put("proc/buddyinfo", "Node 0, zone      DMA      1      1\nNode 0, zone   Normal  9  9  9  9  9  9  9  9  9  9  3909\n")
+    tree.put("proc/swaps", "Filename Type Size Used Priority\n/swap.img file 16777212 3670016 -2\n")
+    tree.put("proc/cmdline", "quiet\n")
+    tree.put("proc/sys/kernel/osrelease", "6.17.0-1032-nvidia\n")
+    for name, text in (("min_free_kbytes", "45167\n"), ("drop_caches", ""), ("compact_memory", "")):
+        tree.put(f"proc/sys/vm/{name}", text)
+    return tree
+
+
+def gathered(tree: Tree) -> memory.Facts:
+    """Read the facts of a tree."""
+    return memory.gather(Node(str(tree.root), no_commands))
+
+
+def ask(tree: Tree) -> dict[str, Any]:
+    """Return the report of a tree."""
+    return memory.report(Node(str(tree.root), no_commands), gathered(tree))
+
+
+def test_a_stock_spark(tree: Tree) -> None:
+    facts, result = gathered(tree), ask(tree)
+    assert (facts.page_kb, facts.container, facts.vm) == (4, "", {"min_free_kbytes": 45167})
+    assert [swap.used_kb for swap in facts.swaps] == [3670016]
+    assert sum(zone.high_kb for zone in facts.zones) == 1800
+    assert (result["size_class"], result["fragmentation"]["blocks_4mib"], result["problems"]) == ("121", 3909, [])
+    assert memory.highest_utilization(result["available_kb"], result["total_kb"]) == 0.92
+    assert memory.highest_utilization(result["free_kb"], result["total_kb"]) == 0.93
+
+
+def test_all_problems_of_a_node_are_returned(tree: Tree) -> None:
+    tree.put("proc/meminfo", meminfo(MemFree=80.0, MemAvailable=79.0, CmaFree=0.897))
+    tree.put("proc/buddyinfo", "Node 0, zone   Normal  9  9\n")
+    tree.put("proc/sys/vm/min_free_kbytes", "3145728\n")
+    tree.put("proc/sys/vm/watermark_boost_factor", "15000\n")
+    assert [each["id"] for each in ask(tree)["problems"]] == ["kho_leak", "memory_stuck", "memory_fragmented", "watermark_boost"]
+
+
+def test_an_engine_is_found_by_name_and_by_device(tree: Tree) -> None:
+    tree.put("proc/7/comm", "VLLM::EngineCore\n")
+    tree.put("proc/8/comm", "python3\n")
+    (tree.root / "proc/8/fd").mkdir()
+    (tree.root / "proc/8/fd/5").symlink_to("/dev/nvidia-uvm")
+    tree.put("proc/9/comm", "bash\n")
+    assert ask(tree)["gpu_users"] == ["VLLM::EngineCore (7)", "python3 (8)"]
+
+
+CONTAINERS = {
+    "systemd": ("run/systemd/container", "docker\n", "docker"),
+    "docker": (".dockerenv", "", "docker"),
+    "podman": ("run/.containerenv", "", "podman"),
+    "the environment of pid 1": ("proc/1/environ", "PATH=/x\0container=lxc\0", "lxc"),
+}
+
+
+@pytest.mark.parametrize(("path", "text", "expected"), CONTAINERS.values(), ids=CONTAINERS.keys())
+def test_containers_are_recognized(tree: Tree, path: str, text: str, expected: str) -> None:
+    tree.put(path, text)
+    assert gathered(tree).container == expected
+
+
+def test_a_kernel_without_memavailable_and_without_the_sum_of_huge_pages(tree: Tree) -> None:
+    text = meminfo(MemFree=82.0, **{"Active(file)": 0.5}).replace("MemAvailable", "Unknown")
+    tree.put("proc/meminfo", text + "HugePages_Total:   16384\nHugePages_Free:    16384\nHugepagesize:       2048 kB\n")
+    result = ask(tree)
+    assert result["problems"] == []
+    assert result["available_kb"] == 84 * GIB_KB - 1800 - 1920 - 1500  # without the high watermarks, DMA's reserve and the low watermarks' share of the cache
+    assert memory.highest_utilization(result["available_kb"], result["total_kb"]) == 0.69
+
+
+def test_an_empty_tree_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(memory.UmaError, match="it has neither MemTotal nor MemFree"):
+        gathered(Tree(tmp_path))
+
+
+@pytest.mark.parametrize("text", ["", "Node x, zone\nNode 0, zone Normal\n  managed many\n  protection: (a, b)\n/swap.img file 1 2 x\n", "\x00\x01Node"])
+def test_files_other_than_meminfo_may_be_missing_or_not_valid(tree: Tree, text: str) -> None:
+    for path in [path for path in tree.root.rglob("*") if path.is_file() and path.name != "meminfo"]:
+        path.write_text(text) if text else path.unlink()
+    assert ask(tree)["total_kb"] == int(121.69 * GIB_KB)
+
+
+# --- What is done with the memory of a node before an engine starts.
+
+
+def values(tree: Tree) -> list[str]:
+    return [tree.get(f"/proc/sys/vm/{name}") for name in ("drop_caches", "compact_memory")]
+
+
+def test_dirty_pages_are_written_before_the_cache_is_dropped(tree: Tree) -> None:
+    seen: list[tuple[list[str], list[str]]] = []
+
+    def run(argv: object) -> tuple[int, str, str]:
+        seen.append((list(argv), values(tree)))  # type: ignore[call-overload]  # a list of words
+        return 127 if argv == ["systemd-detect-virt", "--container"] else 0, "", ""
+
+    assert memory.reclaim(Node(str(tree.root), run)) == ""
+    assert (["sync"], ["", ""]) in seen
+    assert values(tree) == ["3\n", "1\n"]
+
+
+def test_a_container_leaves_the_page_cache_of_its_host(tree: Tree) -> None:
+    tree.put(".dockerenv", "")
+    note = memory.reclaim(Node(str(tree.root)))
+    assert note == (
+        "This node is a container (docker), and the page cache belongs to its host. It is not dropped before the start, and MemAvailable is waited for"
+        " instead of MemFree."
+    )
+    assert values(tree) == ["", ""]
+
+
+def test_the_largest_processes_the_cache_and_the_driver_are_named(tree: Tree) -> None:
+    tree.put("proc/meminfo", meminfo(MemTotal=121, MemFree=5, Buffers=1, Cached=24, Shmem=2, AnonPages=30))
+    pages = GIB_KB // 4
+    for pid, name, resident, shared in ((7, "python3", 22 * pages, 2 * pages), (8, "ray::IDLE", 5 * pages, 0), (9, "sshd", 3000, 0), (10, "", 0, 0)):
+        tree.put(f"proc/{pid}/comm", f"{name}\n")
+        tree.put(f"proc/{pid}/statm", f"99999999 {resident} {shared} 1 0 1 0\n" if name else "")
+    assert memory.held_by(Node(str(tree.root))) == (
+        "MemFree 5.0 GiB, page cache 23.0 GiB, shared memory 2.0 GiB, python3 (PID 7) 20.0 GiB, ray::IDLE (PID 8) 5.0 GiB,"
+        " neither a process nor cache, on a GB10 the GPU driver 61.0 GiB"
+    )
+
+
+def test_a_meminfo_that_is_not_valid_names_nothing(tree: Tree) -> None:
+    tree.put("proc/meminfo", "nonsense\n")
+    assert memory.held_by(Node(str(tree.root))) == ""
+
+
+# --- A bounded series of memory samples and its compact text.
+
+
+def reading(available: int, free: int = 1, swap: int = 16) -> dict[str, int]:
+    return {"available_kib": available << 10, "free_kib": free << 10, "swap_free_kib": swap << 10}
+
+
+def filled(series: Series, count: int, step: float = 5.0) -> Series:
+    for number in range(count):
+        series.add(number * step, reading(100 + number))
+    return series
+
+
+def test_the_text_of_a_series_is_read_back() -> None:
+    series = filled(Series(5, 10), 3)
+    assert series.text() == "0 1 100 16;5 1 101 16;10 1 102 16"
+    assert parse_series(series.text()) == series.samples
+
+
+def test_samples_that_are_nearer_than_the_step_are_left_out() -> None:
+    assert [each.seconds for each in filled(Series(5, 100), 11, step=1.0).samples] == [0, 5, 10]
+
+
+@pytest.mark.parametrize("count", [401, 5000, 100_000])
+def test_a_boot_of_any_length_keeps_its_begin_and_its_end_within_the_bound(count: int) -> None:
+    series = filled(Series(5, 400), count)
+    assert 199 <= len(series.samples) <= 400
+    assert series.samples[0].seconds == 0
+    assert series.samples[-1].seconds >= (count - 1) * 5 - series.step
+
+
+def test_a_ring_loses_the_oldest_sample() -> None:
+    assert [each.seconds for each in filled(Series(60, 3, ring=True), 5, step=60).samples] == [120, 180, 240]
+
+
+def test_a_clock_that_was_set_back_does_not_end_the_series() -> None:
+    series = Series(60, 10, ring=True)
+    for seconds in (10_000, 100, 170):
+        series.add(seconds, reading(5))
+    assert [each.seconds for each in series.samples] == [10_000, 100, 170]
+
+
+@pytest.mark.parametrize("figures", [{}, {"total_kib": 5}, {"available_kib": 0}])
+def test_a_reading_without_figures_is_no_sample(figures: dict[str, int]) -> None:
+    series = Series(5, 10)
+    series.add(1, figures)
+    assert series.text() == ""
+
+
+@pytest.mark.parametrize("text", ["", "x", "1 2 3", "-1 2 3 4", "1 2 3 4 5", "1 2 3 " + "9" * 40, None, 7, ["1 2 3 4"]])
+def test_what_is_not_a_sample_is_left_out(text: object) -> None:
+    assert parse_series(text) == []
+    if isinstance(text, str):
+        assert parse_series(f"{text};5 1 2 3") == [Sample(5, 1, 2, 3)]
+
+
+def test_a_text_without_a_bound_is_read_to_its_last_samples() -> None:
+    assert len(parse_series("1 2 3 4;" * 50_000 + "2 2 3 4", 100)) == 100

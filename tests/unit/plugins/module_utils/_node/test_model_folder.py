@@ -108,17 +108,19 @@ def test_unfinished_downloads(node: Node, tmp_path: Path, finished: bool) -> Non
     assert bool(read(node, root, "hub")["incomplete"]) is not finished
 
 
-def test_unfinished_downloads_of_a_plain_folder(node: Node, folder: Path) -> None:
-    (folder / ".cache/huggingface/download").mkdir(parents=True)
-    (folder / ".cache/huggingface/download/x.incomplete").write_bytes(b"x")
-    assert read(node, folder)["incomplete"] == [".cache/huggingface/download/x.incomplete"]
+DOWNLOAD = ".cache/huggingface/download"
+PARTS = {
+    "an unfinished download": (f"{DOWNLOAD}/x.incomplete", "x", "incomplete", f"{DOWNLOAD}/x.incomplete"),
+    "metadata of a download": (f"{DOWNLOAD}/a.safetensors.metadata", f"commit\n{hashlib.sha256(b'other').hexdigest()}\n1.0\n", "damaged", "a.safetensors"),
+    "a missing shard": ("model.safetensors.index.json", '{"weight_map": {"x": "a.safetensors", "y": "gone.safetensors"}}', "missing", "gone.safetensors"),
+}
 
 
-def test_metadata_of_a_download_shows_damage(node: Node, folder: Path) -> None:
-    where = folder / ".cache/huggingface/download"
-    where.mkdir(parents=True)
-    (where / "a.safetensors.metadata").write_text(f"commit\n{hashlib.sha256(b'other').hexdigest()}\n1.0\n")
-    assert read(node, folder)["damaged"] == ["a.safetensors"]
+@pytest.mark.parametrize(("path", "text", "key", "name"), PARTS.values(), ids=PARTS.keys())
+def test_what_a_plain_folder_lacks_is_named(node: Node, folder: Path, path: str, text: str, key: str, name: str) -> None:
+    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+    (folder / path).write_text(text)
+    assert read(node, folder)[key] == [name]
 
 
 def test_pipes_and_links_to_the_outside_are_problems(node: Node, folder: Path) -> None:
@@ -130,16 +132,11 @@ def test_pipes_and_links_to_the_outside_are_problems(node: Node, folder: Path) -
         assert name in problems
 
 
-def test_missing_shard_is_named(node: Node, folder: Path) -> None:
-    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"x": "a.safetensors", "y": "gone.safetensors"}}')
-    assert read(node, folder)["missing"] == ["gone.safetensors"]
-
-
 def fetched(path: Path, name: str, data: bytes) -> dict[str, Any]:
     """Write a file to the place where a fetch leaves it."""
     digest = hashlib.sha256(data).hexdigest()
     staging = Path(model_folder.staging_path(str(path)))
-    staging.mkdir(0o700, exist_ok=True)
+    staging.mkdir(0o700, parents=True, exist_ok=True)
     (staging / name).parent.mkdir(parents=True, exist_ok=True)
     (staging / name).write_bytes(data)
     return {"path": name, "size": len(data), "sha256": digest, "mtime_ns": 1_700_000_000_123_456_789}
@@ -147,7 +144,6 @@ def fetched(path: Path, name: str, data: bytes) -> dict[str, Any]:
 
 def test_fetched_files_are_installed_and_recorded(node: Node, tmp_path: Path) -> None:
     path = tmp_path / "store" / "m"
-    path.parent.mkdir()
     one, two = fetched(path, "a.safetensors", b"a"), fetched(path, "deep/er/b.json", b"{}")
     three = fetched(path, "c.json", b"{}")
     model_folder.install(node, str(path), [one, two, three], {"l.json": "c.json"}, [])
@@ -163,7 +159,6 @@ def test_fetched_files_are_installed_and_recorded(node: Node, tmp_path: Path) ->
 def test_an_installed_file_leaves_no_page_cache(node: Node, tmp_path: Path) -> None:
     needs_page_cache(tmp_path)
     path = tmp_path / "store" / "m"
-    path.parent.mkdir()
     model_folder.install(node, str(path), [fetched(path, "a.json", bytes(1 << 20))], {}, [])
     assert cached_share(path / "a.json") == 0
 
@@ -193,7 +188,6 @@ def test_absent_removes_only_unchanged_copies(node: Node, tmp_path: Path, folder
 
 def test_absent_removes_a_folder_that_is_empty_then(node: Node, tmp_path: Path) -> None:
     path = tmp_path / "store" / "m"
-    path.parent.mkdir()
     model_folder.install(node, str(path), [fetched(path, "d/a.safetensors", b"a")], {}, [])
     model_folder.absent(node, str(path), check=False)
     assert list(path.parent.iterdir()) == []

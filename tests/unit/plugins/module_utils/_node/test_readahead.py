@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Editor, HostError, Node, later_lines
 from ansible_collections.gb10.cluster.plugins.module_utils._node import readahead
-from ansible_collections.gb10.cluster.plugins.module_utils._node import readahead as plan
 from ansible_collections.gb10.cluster.plugins.module_utils._node.readahead import Readahead
 from unit.fixtures.host.tree import Tree
 
@@ -27,11 +26,8 @@ def test_the_rule_names_classes_mappers_and_kernel_names() -> None:
     rule = readahead.render_rule(["dm-0", "md0", "nvme0n1", "sda"], ["nvme"], {"dm-0": "vg-models", "sda": ""}, 128)
     assert rule.startswith("# Managed by gb10.cluster")
     assert [line.split(", ")[3] for line in rule.splitlines()[1:]] == [
-        'KERNEL=="nvme[0-9]*n[0-9]*"',
-        'ATTR{dm/name}=="vg-models"',
-        'KERNEL=="md0"',
-        'KERNEL=="sda"',
-    ]
+        'KERNEL=="nvme[0-9]*n[0-9]*"', 'ATTR{dm/name}=="vg-models"', 'KERNEL=="md0"', 'KERNEL=="sda"',
+    ]  # fmt: skip
     assert rule.count('ATTR{queue/read_ahead_kb}="128"') == 4
 
 
@@ -55,16 +51,9 @@ def test_the_restore_command_works_without_a_device_that_was_removed(tmp_path: P
 # --- Read-ahead of a node: live values, the udev rule, and the transient units of the load phase.
 
 PARAMS: dict[str, Any] = {
-    "classes": ["nvme"],
-    "mounts": ["/srv/models"],
-    "devices": [],
-    "load_kb": 8,
-    "steady_kb": 256,
-    "restore_after": 2700,
-    "guard": True,
-    "guard_floor_gib": 8.0,
-    "guard_interval": 1.0,
-}
+    "classes": ["nvme"], "mounts": ["/srv/models"], "devices": [], "load_kb": 8, "steady_kb": 256, "restore_after": 2700, "guard": True,
+    "guard_floor_gib": 8.0, "guard_interval": 1.0,
+}  # fmt: skip
 
 
 class Machine(Tree):
@@ -73,7 +62,6 @@ class Machine(Tree):
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self.running: dict[str, list[str]] = {}
-        self.commands: list[str] = []
         self.refuse = ""
         self.put("/proc/meminfo", "MemTotal: 127600000 kB\nMemFree: 119000000 kB\n")
         self.mounted = "xfs    /dev/mapper/vg-m"  # below /srv, where the model store will be
@@ -87,12 +75,7 @@ class Machine(Tree):
     def live(self) -> dict[str, int]:
         return {name: int((self.root / f"sys/block/{name}/queue/read_ahead_kb").read_text()) for name in ("dm-0", "nvme0n1", "nvme1n1")}
 
-    def found(self, path: str) -> str | None:
-        target = self.root / path.lstrip("/")
-        return target.read_text() if target.exists() else None
-
     def run(self, argv: Sequence[str]) -> tuple[int, str, str]:
-        self.commands.append(" ".join(argv))
         if self.refuse and argv[0] == self.refuse:
             return 1, "", "Failed to start transient unit: permission denied"
         if argv[0] == "systemd-run":
@@ -128,15 +111,15 @@ def machine(tmp_path: Path) -> Machine:
 def test_sets_repeats_nothing_and_restores_everything(machine: Machine) -> None:
     before = machine.live()
     predicted = machine.readahead(check=True)
-    assert (machine.live(), machine.found(plan.RULE)) == (before, None)
+    assert (machine.live(), machine.get(readahead.RULE)) == (before, "")
     result = machine.readahead()
     assert (predicted["changes"], predicted["diff"]) == (result["changes"], result["diff"])
     assert machine.live() == {"dm-0": 256, "nvme0n1": 256, "nvme1n1": 256}
-    assert 'ATTR{dm/name}=="vg-m"' in (machine.found(plan.RULE) or "")
+    assert 'ATTR{dm/name}=="vg-m"' in machine.get(readahead.RULE)
     assert machine.readahead()["changed"] is False
     assert machine.readahead(check=True, state="absent")["changes"] == machine.readahead(state="absent")["changes"]
     assert machine.live() == before
-    assert machine.found(plan.RULE) is None
+    assert not (machine.root / readahead.RULE[1:]).exists()
     assert not (machine.root / "var/lib/gb10-cluster").exists()
     assert machine.readahead(state="absent")["changed"] is False
 
@@ -221,7 +204,7 @@ def test_notes(machine: Machine) -> None:
     machine.rules = '# /etc/udev/rules.d/99-x.rules\nKERNEL=="nvme0n1", ATTR{queue/read_ahead_kb}="4096"\n'
     (shown,) = machine.readahead(classes=["nvme"])["shown"]
     assert "/srv/models is on nfs4 (nas:/root), which does not" in shown
-    assert f"/etc/udev/rules.d/99-x.rules line 1 sets read-ahead after {plan.RULE}" in shown
+    assert f"/etc/udev/rules.d/99-x.rules line 1 sets read-ahead after {readahead.RULE}" in shown
 
 
 def test_a_value_that_a_later_rule_replaces_names_the_rule(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

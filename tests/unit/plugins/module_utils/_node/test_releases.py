@@ -40,6 +40,13 @@ def alive(outcome: str) -> dict[str, Any]:
     return {"outcome": outcome, "text": f"the text of {outcome}"}
 
 
+def bound(found: dict[str, Any], gone: bool = False, **image: str) -> dict[str, Any]:
+    """Give the releases of a rank an image, and its name another content with `fingerprint`."""
+    for entry in found["releases"]:
+        entry["image"] = {"reference": "vllm:1", "id": "sha256:old", "fingerprint": "aaaa", "gone": gone}
+    return {**found, "image": {"exists": True, "name": "vllm:1", "id": "sha256:new", "fingerprint": "aaaa", **image}}
+
+
 REASONS = [
     ("all as it should be", info(), None, False, []),
     ("serving", info(), alive("serves"), False, []),
@@ -57,6 +64,18 @@ REASONS = [
     ("another release of a stopped process", info("r0", [box("r0")]) | STOPPED, None, False, ["release r0 -> r1"]),
     *[(outcome, info(), alive(outcome), False, [f"the head does not serve: the text of {outcome}"]) for outcome in ("dead", "wedged")],
     *[(f"{outcome}: a restart can do harm", info(), alive(outcome), False, []) for outcome in ("busy", "frozen", "silent", "refused")],
+    (
+        "a tag that leads to another content", bound(info("r0", [box("r0")], [("r0", True)]), fingerprint="bbbb"), None, False,
+        ["release r0 -> r1", "image behind the tag changed: vllm:1 was sha256:old and is sha256:new"],
+    ),
+    (
+        "the same content under another id",
+        bound(info("r1", [{**box(), "image_fingerprint": "aaaa", "image_id": "sha256:old"}], [("r1", True)]), id="sha256:other-store"), None, False, [],
+    ),
+    (
+        "a container of another image", bound(info("r1", [{**box(), "image_fingerprint": "cccc", "image_id": "sha256:cccc"}], [("r1", True)])), None, False,
+        ["rank 1 on lab-2 runs another image (sha256:cccc) than release r1 names"],
+    ),
     ("asked for", info(), None, True, ["a restart was asked for"]),
 ]  # fmt: skip
 
@@ -90,28 +109,6 @@ def test_last_good_is_common_to_all_ranks() -> None:
 
 
 GOOD = {"release": "r1", "passed": True}
-
-
-def bound(found: dict[str, Any], gone: bool = False, **image: str) -> dict[str, Any]:
-    """Give the releases of a rank an image, and its name another content with `fingerprint`."""
-    for entry in found["releases"]:
-        entry["image"] = {"reference": "vllm:1", "id": "sha256:old", "fingerprint": "aaaa", "gone": gone}
-    return {**found, "image": {"exists": True, "name": "vllm:1", "id": "sha256:new", "fingerprint": "aaaa", **image}}
-
-
-def test_a_tag_that_leads_to_another_content_is_a_new_release_and_named() -> None:
-    rank = bound(info("r1", releases=[("r1", True)]), fingerprint="bbbb")
-    assert releases.start_reasons(rank, "r2", HEAD) == ["release r1 -> r2", "image behind the tag changed: vllm:1 was sha256:old and is sha256:new"]
-
-
-def test_the_same_content_under_another_id_is_the_same_release() -> None:
-    rank = bound(info("r1", [{**box(), "image_fingerprint": "aaaa", "image_id": "sha256:old"}], [("r1", True)]), id="sha256:other-store")
-    assert releases.start_reasons(rank, "r1", HEAD) == []
-
-
-def test_a_container_of_another_image_does_not_run_the_release() -> None:
-    rank = bound(info("r1", [{**box(), "image_fingerprint": "cccc", "image_id": "sha256:cccc"}], [("r1", True)]))
-    assert releases.start_reasons(rank, "r1", WORKER) == ["rank 1 on lab-2 runs another image (sha256:cccc) than release r1 names"]
 
 
 @pytest.mark.parametrize("current", ["", "r0"], ids=["lost", "stale"])
