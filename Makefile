@@ -35,7 +35,7 @@ vm-lab-down:  ## remove what the VM lab started
 # The GPU lab needs no .venv on the machine with the GPUs: its Ansible comes with the bundle.
 gpu-bundle: setup  ## what the GPU lab's machine does not have, packed into .gpu-bundle (Docker and a network)
 	@$(PY) -m lab.gpu bundle
-gpu-lab:  ## the GPU lab: two nodes, each with one GPU (root, an NVIDIA driver, two GPUs; lab/gpu/README.md)
+gpu-lab:  ## the GPU lab: two nodes, each with one GPU, or one for both (root, an NVIDIA driver; lab/gpu/README.md)
 	@python3 -m lab.gpu up
 gpu-demo:  ## the GPU lab, site.yml, and a completion from two GPUs
 	@python3 -m lab.gpu demo

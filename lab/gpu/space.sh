@@ -51,8 +51,8 @@ enter)
   exec nsenter --target "$pid" --mount --net --root -- env -i -C "$GPU_LAB/checkout" \
     PATH="$GPU_LAB/ansible/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/nvidia/bin" PYTHONPATH="$GPU_LAB/ansible" \
     HOME=/root LANG=C.UTF-8 TERM=dumb PYTHONUNBUFFERED=1 GPU_LAB="$GPU_LAB" GPU_LAB_DEVICES="${GPU_LAB_DEVICES:-/dev}" GB10_LAB_DIR="$GPU_LAB/state" \
-    GPU_LAB_AGAIN="${GPU_LAB_AGAIN:-}" GPU_LAB_GPUS="${GPU_LAB_GPUS:-2}" NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1 ANSIBLE_INJECT_FACT_VARS=false \
-    ANSIBLE_ALLOW_EMBEDDED_TEMPLATES=false "$@" ;;
+    GPU_LAB_AGAIN="${GPU_LAB_AGAIN:-}" GPU_LAB_GPUS="${GPU_LAB_GPUS:-2}" NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1 \
+    ANSIBLE_INJECT_FACT_VARS=false ANSIBLE_ALLOW_EMBEDDED_TEMPLATES=false "$@" ;;
 *)
   echo "usage: $0 up | down | enter COMMAND..." >&2
   exit 2 ;;

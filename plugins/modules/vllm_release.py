@@ -126,9 +126,9 @@ def caches_in_use(directory: str) -> set[str]:
 
 def remove(directory: str, check: bool) -> list[dict[str, str]]:
     """Remove the compile caches and the folder of a group; return the diff. The folder is last: while it is there, the next run goes on."""
-    gone = model_folder.clear_caches(Node("/"), directory, check) + ([directory] if os.path.isdir(directory) else [])
-    if not check and os.path.isdir(directory):
-        shutil.rmtree(directory)
+    gone = model_folder.clear_caches(Node("/"), directory, check) + ([directory] if os.path.lexists(directory) else [])
+    if not check and directory in gone:
+        (os.remove if os.path.islink(directory) else shutil.rmtree)(directory)
     return [{"before_header": path, "after_header": path, "before": "(folder)\n", "after": ""} for path in gone]
 
 

@@ -234,7 +234,7 @@ class Node:
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
         """Wait until no other run is inside: two at once would each write a record without what the other added. Raises OSError."""
-        place = self.at(os.path.dirname(RECORDS))
+        place = self.at(os.path.dirname(RECORDS))  # RECORDS itself goes with the last record
         os.makedirs(place, exist_ok=True)
         folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

@@ -162,7 +162,7 @@ def list_containers(labels: list[str], socket_path: str = DEFAULT_SOCKET, timeou
 
 
 def logs(container: str, since_ns: int = 0, socket_path: str = DEFAULT_SOCKET, tail: int | None = None, deadline: float | None = None) -> Iterator[bytes]:
-    """Yield both streams with timestamps, framed, in pieces of at most 64 KiB; see :mod:`log` for the format.
+    """Yield both streams with timestamps, framed, in pieces of at most 64 KiB; log_records() reads them.
 
     `since_ns` is inclusive, in ns since the epoch. `tail` is the number of last records. `deadline` is a time of time.monotonic();
     after it, at the latest after LOG_SECONDS, the iteration ends with DockerError. Raises DockerError.

@@ -203,7 +203,7 @@ def refusal(infos: Sequence[Mapping[str, Any]], group: str, hosts: Sequence[str]
 
 # --- The state of serving groups and the releases that they keep, as documents and as text.
 
-#: The state of a group, see group.py, in the words of the table.
+#: The state of a group (group_status) in the words of the table.
 VERDICTS = {**dict.fromkeys(("unserved", "down", "recovering"), "does not serve"), "absent": "never served"}
 _FULL = "no space is left on the file system of {}. Free space there (df -h, docker system df)"
 LATEST = 253402300799  # the end of the year 9999: a node reports the time
@@ -241,7 +241,7 @@ def _container(each: Mapping[str, Any], info: Mapping[str, Any], state: str) -> 
 def rank_document(info: Mapping[str, Any], log: Mapping[str, Any] | None = None, state: str = "") -> dict[str, Any]:
     """Return what is known of one rank: `containers`, `memory_kib`, `agent`, `receipt` (release, profile, verdict, time), `notes` and `problem`.
 
-    `info` is what vllm_rank_info returned, `log` the facts of its boot log (None without a container), `state` that of the group (group.py).
+    `info` is what vllm_rank_info returned, `log` the facts of its boot log (None without a container), `state` that of the group (group_status).
     """
     problem = unread(info)
     if problem:

@@ -223,7 +223,7 @@ def engine(socket_path: str = DEFAULT_SOCKET) -> dict[str, Any]:
 
 
 def info(reference: str, socket_path: str = DEFAULT_SOCKET) -> dict[str, Any]:
-    """Return an info as :mod:`image_plan` describes it, without `served`. Raises DockerError."""
+    """Return an info as it is described above, without `served`. Raises DockerError."""
     about = engine(socket_path)
     table = os.statvfs(about["root"] if os.path.isdir(about["root"]) else "/")
     found = inspect_image(reference, socket_path) or {}
@@ -346,7 +346,7 @@ def mods_dockerfile(base: str, mods: Sequence[Mapping[str, Any]]) -> str:
     """Return the Dockerfile that applies mods, in order, over an image.
 
     :param base: the image, as ``name@sha256:...`` or ``name:tag``.
-    :param mods: ``repository``, ``commit`` and ``path`` of each. One without a repository is in the build context under its name of :func:`names`.
+    :param mods: ``repository``, ``commit`` and ``path`` of each. One without a repository is in the build context under its name of :func:`mod_names`.
     """
     lines: list[str] = []
     stages = {archive: f"source-{number}" for number, archive in enumerate(dict.fromkeys(map(_archive, filter(_is_remote, mods))), 1)}

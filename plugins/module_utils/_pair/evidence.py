@@ -113,7 +113,7 @@ COMMAND_SECONDS = 8.0
 EVENTS = 3600  # seconds of the events of the Docker Engine
 DEVICES, PATHS = 16, 256
 WATCHED = "/watch.json"
-SAMPLES = "/memory.json"  # history.py returns them
+SAMPLES = f"/{MEMORY_FILE}"  # History returns them
 COMMANDS = {
     "processes, by memory": ["ps", "axo", "pid,ppid,stat,etime,rss,args", "--sort=-rss"],
     "addresses": ["ip", "-details", "address"],
@@ -249,7 +249,7 @@ def secrets_in(folder: str) -> list[str]:
 def collect(group: str, folder: str, run: Runner, memory: Mapping[str, str], docker_socket: str = docker_api.DEFAULT_SOCKET) -> tuple[str, str]:
     """Return the evidence of the group's rank on this node without secrets: what stays the same while nothing happens, and the figures of this moment.
 
-    `folder` is the group's folder, `memory` what history.py returns. Each section is masked by itself: the last word of one is not the name of what the
+    `folder` is the group's folder, `memory` the two series of History. Each section is masked by itself: the last word of one is not the name of what the
     next one begins with.
     """
     deadline = time.monotonic() + SECONDS

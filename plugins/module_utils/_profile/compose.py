@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Render one rank of a serving group from a resolved profile: argv, environment, secrets and Compose file. Name the release of all ranks.
 
-Environment, weakest first: what the collection adds (see :mod:`caches`); ``env`` of the profile; ``head_env`` or ``worker_env``; the fabric variables of
+Environment, weakest first: what the collection adds (see values.py); ``env`` of the profile; ``head_env`` or ``worker_env``; the fabric variables of
 this rank (``rank["env"]``, which also *removes* every other fabric variable of the profile, so that a source's interface names never mix with this node's);
 the rank's own NODE_RANK, HEADLESS, MASTER_ADDR, MASTER_PORT, VLLM_HOST_IP; and the user's ``extra_env`` over all.
 """
@@ -304,8 +304,8 @@ def render_rank(profile: Mapping[str, Any], rank: Mapping[str, Any], options: Ma
     :param rank: ``rank`` and ``size`` (int), ``master_addr`` and ``fabric_ip`` (str), ``env`` (fabric variables of this rank).
     :param options: see :data:`OPTIONS`.
     :returns: ``argv`` (the engine's words), ``command`` (the container's), ``env``, ``secrets``, ``fingerprint`` (of the secrets),
-        ``compose`` (the file's content, dollar signs doubled, no secret in it), ``probe`` (words for the image's python3, see :mod:`probe`),
-        ``caches`` (the folders of the compile caches on the node), ``collective`` (the service of the collective test, see :mod:`collective`).
+        ``compose`` (the file's content, dollar signs doubled, no secret in it), ``probe`` (words for the image's python3, see trial.py),
+        ``caches`` (the folders of the compile caches on the node), ``collective`` (the service of the collective test, see trial.py).
     :raises ServingError: profile and group do not fit, an option is unknown or wrong.
     """
     options = dict(options or {})

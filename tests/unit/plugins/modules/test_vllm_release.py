@@ -201,6 +201,9 @@ def test_absent_removes_the_releases_and_the_caches_of_the_group(capsys: pytest.
     assert ((tmp_path / "pair1").exists(), (tmp_path / "pair2").exists()) == (check, True)
     assert names(store) == [f"vllm-cache-{key * 12}" for key in ("ab" if check else "b")]
     assert run(capsys, tmp_path / "pair1", state="absent")["changed"] == check
+    (tmp_path / "link").symlink_to(tmp_path / "pair2")
+    assert "failed" not in run(capsys, tmp_path / "link", state="absent")
+    assert (os.path.lexists(tmp_path / "link"), (tmp_path / "pair2").exists()) == (False, True)
 
 
 def test_a_link_in_place_of_the_cache_ends_the_run_before_a_start(tmp_path: Path, capsys: pytest.CaptureFixture[str], store: Path) -> None:

@@ -531,12 +531,9 @@ def test_a_worker_stops_only_if_asked_for_itself(group: Group) -> None:
     group.gb10("stop", "--here", rank=1, code=2)
 
 
-# --- rollback: test_rollback.py has what it chooses
-
-
 @pytest.fixture
 def kept(group: Group) -> Group:
-    """A pair that serves release abc and keeps the good release old."""
+    """A pair that serves release abc and keeps the good release old. What a rollback chooses is in test_verbs_change.py."""
     folder = Path(str(configuration(group.folder, 0)["directory"])) / "pair1"
     for name, flag in (("abc", 3), ("old", 2)):
         (folder / "releases" / name).mkdir(parents=True)
