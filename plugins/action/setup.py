@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shlex
 import shutil
@@ -130,7 +131,8 @@ class ActionModule(ActionBase):
             for path, text in changes.items():
                 path.parent.mkdir(parents=True, exist_ok=True)
                 if path in there:
-                    shutil.copy2(path, f"{path}~")
+                    names = (f"{path}{number or ''}~" for number in itertools.count())
+                    shutil.copy2(path, next(name for name in names if not os.path.lexists(name)))
                 write_atomically(str(path.resolve()), text, path.stat().st_mode & 0o777 if path.exists() else 0o644)
                 login.show(f"Written: {path}", color="green")
         except OSError as error:
