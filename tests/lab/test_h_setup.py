@@ -1,7 +1,7 @@
 """From nothing to a served pair, as README.md has it: its own code blocks, word for word, by a user with a password and no SSH key.
 
 Mapped are the URL of the clone (to this checkout), the folder of .venv (to the one that is there: an installation takes a minute of CI),
-`make test` (it is the suite that this test is part of), and the name spark-1 (to the head of the lab).
+`make test` (it is the suite that this test is part of), and the login nvidia@192.168.1.11 (to that of the head of the lab).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 import pexpect
 import pytest
 import yaml
-from container_lab import Lab
+from container_lab import Lab, bring_up
 from playbook import REPO
 
 USER = "newcomer"
@@ -76,6 +76,13 @@ class Newcomer:
 
 
 @pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    """The lab with the real engine: that is what `make demo` serves."""
+    bring_up(2)
+    return Lab(REPO / "inventories/lab", tmp_path)
+
+
+@pytest.fixture
 def newcomer(lab: Lab, tmp_path: Path) -> Iterator[Newcomer]:
     """A user of both nodes who logs in with a password, and may use sudo without one."""
     found = Newcomer(tmp_path)
@@ -94,7 +101,7 @@ def newcomer(lab: Lab, tmp_path: Path) -> Iterator[Newcomer]:
 
 
 def test_the_blocks_of_the_readme_lead_from_nothing_to_a_served_pair(lab: Lab, newcomer: Newcomer, tmp_path: Path) -> None:
-    demo, pair = blocks()
+    demo, pair, _galaxy = blocks()
     assert demo.startswith("git clone https://github.com/gb10-cluster/gb10.cluster.git")
     assert "make pair" in pair
     newcomer.shell(demo, tmp_path, {})
@@ -122,7 +129,7 @@ def test_the_blocks_of_the_readme_lead_from_nothing_to_a_served_pair(lab: Lab, n
         r"Folder of the model[^\r]*:\r": "",
         r"Write it\?[^\r]*:\r": "",
     }
-    screen = newcomer.shell(pair, clone, answers, SETUP=f"-e @{tmp_path / 'profiles.yml'}")
+    screen = newcomer.shell(pair.replace("nvidia@192.168.1.11", f"{USER}@{HEAD}"), clone, answers, SETUP=f"-e @{tmp_path / 'profiles.yml'}")
 
     assert fingerprint in screen, "the fingerprint that the machine itself prints"
     assert "pair1 serves" in screen
