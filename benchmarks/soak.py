@@ -35,11 +35,11 @@ import yaml
 REPO = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(REPO), str(REPO / "tests"), str(REPO / "tests/lab"), str(REPO / "collections")]
 
-import agents  # noqa: E402  # the harness is next to the tests, which are not an installed package
 from acceptance.owner import wait_for  # noqa: E402  # as above
 from container_lab import Lab, api_key, bring_up  # noqa: E402  # as above
-from recoveries import noticed  # noqa: E402  # as above
 
+from benchmarks import agents  # noqa: E402  # the harness is next to the tests, which are not an installed package
+from benchmarks.recoveries import noticed  # noqa: E402  # as above
 from lab.container import plan  # noqa: E402  # as above
 
 TABLE = REPO / "docs/measured/soak.md"
