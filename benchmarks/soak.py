@@ -17,7 +17,6 @@ import json
 import os
 import platform
 import random
-import signal
 import statistics
 import subprocess
 import sys
@@ -455,7 +454,6 @@ def main() -> int:
     bring_up(2)
     lab = SoakLab(Path(tempfile.mkdtemp(prefix="gb10-soak-")), options.stub)
     lab.serve()
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # ansible-runner takes it
     assert wait_for(lambda: serves(lab), BOUND[options.stub]), "the pair does not serve"
     start, rows, calm = time.monotonic(), list[Row](), 0
     for number, name in enumerate(schedule(drawn_by(options.seed), options.faults), start=1):

@@ -11,11 +11,9 @@ import importlib
 import json
 import os
 import select
-import shlex
 import signal
 import subprocess
 import sys
-import time
 import traceback
 from collections.abc import Mapping
 from functools import cache
@@ -23,20 +21,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any
 
-from playbook import LOCAL_PAIR, REPO, Run
+from playbook import LOCAL_PAIR, REPO, SETTINGS, Files, Run, words
 
-#: What every run has in its environment, unless the test sets another value.
-SETTINGS = {
-    "ANSIBLE_CALLBACK_PLUGINS": str(REPO / "tests/callback"),
-    "ANSIBLE_CALLBACKS_ENABLED": "record",
-    "ANSIBLE_CONFIG": str(REPO / "ansible.cfg"),
-    "ANSIBLE_COLLECTIONS_PATH": str(REPO / "collections"),
-    "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",
-    "ANSIBLE_INJECT_FACT_VARS": "false",
-    "ANSIBLE_ALLOW_EMBEDDED_TEMPLATES": "false",
-    "ANSIBLE_FORCE_COLOR": "false",
-    "ANSIBLE_NOCOLOR": "true",
-}
 #: What nearly every run loads. A run that needs more imports it itself.
 CORE = ("ansible.cli.playbook", "ansible.executor.module_common", "ansible.plugins.callback.default")
 KINDS = {
@@ -83,37 +69,18 @@ def ansible(
     folder: Path, arguments: list[str], *, program: str = "playbook", cwd: Path = REPO, env: Mapping[str, str] | None = None, timeout: int = 240
 ) -> Run:
     """Run ansible-playbook, or another program of Ansible, and return what happened; `folder` takes the output."""
-    number = time.monotonic_ns()
-    output, record = folder / f"output-{number}", folder / f"events-{number}"
-    environment = {**os.environ, **SETTINGS, "PWD": str(cwd), "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    environment.update(env or {}, GB10_RECORD=str(record))
-    start = time.monotonic()
-    request = {"program": program, "arguments": arguments, "cwd": str(cwd), "env": environment, "output": str(output), "timeout": timeout}
-    rc = _server().ask(request)
-    seconds = time.monotonic() - start
-    screen = output.read_text(encoding="utf-8", errors="replace")
-    assert rc is not None, f"{' '.join(arguments)} was not over after {timeout} s:\n{screen[-3000:]}"
-    events = [json.loads(line) for line in record.read_text(encoding="utf-8").splitlines()] if record.exists() else []
-    return Run(rc, seconds, screen, events, folder)
+    files = Files(folder, cwd, env)
+    request = {"program": program, "arguments": arguments, "cwd": str(cwd), "env": files.env, "output": str(files.output), "timeout": timeout}
+    return files.outcome(_server().ask(request), " ".join(arguments), timeout)
 
 
 def run(
-    folder: Path,
-    playbook: str,
-    inventory: str | Path,
-    *arguments: str,
-    variables: Mapping[str, Any] | None = None,
-    env: Mapping[str, str] | None = None,
+    folder: Path, playbook: str, inventory: str | Path, *arguments: str, variables: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None,
     project: Path = REPO,
-) -> Run:
+) -> Run:  # fmt: skip
     """Run `playbook` as playbook.run() does."""
-    folder = folder / f"run-{time.monotonic_ns()}"
-    folder.mkdir(parents=True)
-    words = [playbook, "-i", str(inventory), *(word for each in arguments for word in shlex.split(each))]
-    if variables:
-        (folder / "extra.json").write_text(json.dumps(dict(variables)), encoding="utf-8")
-        words += ["-e", f"@{folder}/extra.json"]
-    return ansible(folder, words, cwd=project, env=env)
+    folder, line = words(folder, playbook, inventory, arguments, variables)
+    return ansible(folder, line, cwd=project, env=env)
 
 
 def play(folder: Path, text: str, *arguments: str, hosts: str = LOCAL_PAIR, **variables: Any) -> Run:
