@@ -5,6 +5,7 @@ warm_playbook.py does the same for the contract tests, without the start of a pr
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -154,20 +155,25 @@ def words(folder: Path, playbook: str, inventory: str | Path, arguments: tuple[s
     return folder, out
 
 
+def ansible(folder: Path, arguments: list[str], *, cwd: Path = REPO, env: Mapping[str, str] | None = None, timeout: int = 900) -> Run:
+    """Run ansible-playbook with these arguments and return what happened; `folder` takes its output."""
+    files = Files(folder, cwd, env)
+    line = ["ansible-playbook", *arguments]
+    with files.output.open("w", encoding="utf-8") as out:
+        process = subprocess.Popen(line, cwd=cwd, env=files.env, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+    rc = None
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        rc = process.wait(timeout)
+    if rc is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return files.outcome(rc, " ".join(arguments), timeout)
+
+
 def run(
     folder: Path, playbook: str, inventory: str | Path, *arguments: str, variables: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None,
     project: Path = REPO, timeout: int = 900,
 ) -> Run:  # fmt: skip
     """Run `playbook` of the checkout (or of `project`) and return what happened."""
     folder, line = words(folder, playbook, inventory, arguments, variables)
-    files = Files(folder, project, env)
-    with files.output.open("w", encoding="utf-8") as out:
-        process = subprocess.Popen(
-            ["ansible-playbook", *line], cwd=project, env=files.env, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
-        )
-    try:
-        return files.outcome(process.wait(timeout), " ".join(line), timeout)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        return files.outcome(None, " ".join(line), timeout)
+    return ansible(folder, line, cwd=project, env=env, timeout=timeout)

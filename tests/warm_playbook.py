@@ -18,9 +18,9 @@ import traceback
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import IO, Any
 
+import playbook
 from playbook import LOCAL_PAIR, REPO, SETTINGS, Files, Run, words
 
 #: What nearly every run loads. A run that needs more imports it itself.
@@ -65,21 +65,21 @@ def _server() -> Server:
     return server
 
 
-def ansible(
-    folder: Path, arguments: list[str], *, program: str = "playbook", cwd: Path = REPO, env: Mapping[str, str] | None = None, timeout: int = 240
-) -> Run:
-    """Run ansible-playbook, or another program of Ansible, and return what happened; `folder` takes the output."""
+def ansible(folder: Path, arguments: list[str], *, cwd: Path = REPO, env: Mapping[str, str] | None = None, timeout: int = 240) -> Run:
+    """Run ansible-playbook as playbook.ansible() does. A run with settings of Ansible of its own needs the program: they are read when it starts."""
+    if any(name.startswith("ANSIBLE_") for name in env or {}):
+        return playbook.ansible(folder, arguments, cwd=cwd, env=env, timeout=timeout)
     files = Files(folder, cwd, env)
-    request = {"program": program, "arguments": arguments, "cwd": str(cwd), "env": files.env, "output": str(files.output), "timeout": timeout}
+    request = {"arguments": arguments, "cwd": str(cwd), "env": files.env, "output": str(files.output), "timeout": timeout}
     return files.outcome(_server().ask(request), " ".join(arguments), timeout)
 
 
 def run(
-    folder: Path, playbook: str, inventory: str | Path, *arguments: str, variables: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None,
+    folder: Path, name: str, inventory: str | Path, *arguments: str, variables: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None,
     project: Path = REPO,
 ) -> Run:  # fmt: skip
-    """Run `playbook` as playbook.run() does."""
-    folder, line = words(folder, playbook, inventory, arguments, variables)
+    """Run a playbook as playbook.run() does."""
+    folder, line = words(folder, name, inventory, arguments, variables)
     return ansible(folder, line, cwd=project, env=env)
 
 
@@ -90,10 +90,10 @@ def play(folder: Path, text: str, *arguments: str, hosts: str = LOCAL_PAIR, **va
     return run(folder, "play.yml", folder / "hosts.yml", *arguments, variables=variables, project=folder)
 
 
-def local(folder: Path, playbook: str, *arguments: str, hosts: str = LOCAL_PAIR, **variables: Any) -> Run:
+def local(folder: Path, name: str, *arguments: str, hosts: str = LOCAL_PAIR, **variables: Any) -> Run:
     """Run a playbook of the checkout on hosts that are this machine."""
     (folder / "hosts.yml").write_text(hosts.format(python=sys.executable), encoding="utf-8")
-    return run(folder, f"playbooks/{playbook}.yml", folder / "hosts.yml", *arguments, variables=variables)
+    return run(folder, f"playbooks/{name}.yml", folder / "hosts.yml", *arguments, variables=variables)
 
 
 # --- the process that forks --------------------------------------------------------------------------------------------------------
@@ -117,36 +117,11 @@ def _import() -> None:
     _AnsibleCollectionFinder._remove()  # each child installs its own
 
 
-def _same(module: ModuleType, collections: str) -> bool:
-    """Whether a folder of collections has this very module, as the links of a test's own collection do."""
-    path = getattr(module, "__file__", None) or ""
-    own = Path(collections, *module.__name__.split("."))
-    own = own / "__init__.py" if path.endswith("__init__.py") else own.with_suffix(".py")
-    return bool(path) and own.is_file() and own.samefile(path)
-
-
-def _settle(environment: dict[str, str]) -> None:
-    """Take over the environment, and read the settings of Ansible again if they differ."""
-    from ansible import constants
-
-    before, after = ({key: value for key, value in each.items() if key.startswith("ANSIBLE_")} for each in (os.environ, environment))
-    os.environ.clear()
-    os.environ.update(environment)
-    if before == after:
-        # Its name was made for the parent, and the first child to end would remove it.
-        constants.DEFAULT_LOCAL_TMP = constants.config.get_config_value("DEFAULT_LOCAL_TMP")
-        return
-    config, paths = constants.config, constants.COLLECTIONS_PATHS
-    importlib.reload(constants)
-    for name, module in list(sys.modules.items()):
-        if getattr(module, "config", None) is config:
-            module.config = constants.config  # type: ignore[attr-defined]
-        if paths != constants.COLLECTIONS_PATHS and name.startswith("ansible_collections") and not _same(module, constants.COLLECTIONS_PATHS[0]):
-            del sys.modules[name]
-
-
 def _child(request: dict[str, Any]) -> None:
     """Be the program."""
+    from ansible import constants
+    from ansible.cli.playbook import PlaybookCLI
+
     code = 250
     try:
         os.setsid()
@@ -157,11 +132,13 @@ def _child(request: dict[str, Any]) -> None:
         os.close(output)
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
         os.chdir(request["cwd"])
-        _settle(request["env"])
-        program = request["program"]
-        sys.argv = [f"ansible-{program}", *request["arguments"]]
+        os.environ.clear()
+        os.environ.update(request["env"])
+        # Its name was made for the parent, and the first child to end would remove it.
+        constants.DEFAULT_LOCAL_TMP = constants.config.get_config_value("DEFAULT_LOCAL_TMP")
+        sys.argv = ["ansible-playbook", *request["arguments"]]
         try:
-            getattr(importlib.import_module(f"ansible.cli.{program}"), f"{program.title()}CLI").cli_executor(sys.argv)
+            PlaybookCLI.cli_executor(sys.argv)
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(end.code is not None)
         atexit._run_exitfuncs()

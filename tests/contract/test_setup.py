@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +11,7 @@ from typing import NamedTuple
 import pytest
 import warm_playbook
 import yaml
+from playbook import Run
 
 pytestmark = pytest.mark.slow
 
@@ -33,14 +33,6 @@ SUDO = '#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do case "$1" in -u|-p) shift 2;; 
 ANSWERS = {"setup_head": "10.0.0.1", "setup_worker": "10.0.0.2", "setup_user": "nvidia"}
 
 
-class Done(NamedTuple):
-    """One run's outcome."""
-
-    rc: int
-    stdout: str
-    last_message: str
-
-
 class Setup:
     """A controller with its own programs and its own inventory."""
 
@@ -54,24 +46,19 @@ class Setup:
             path.parent.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")
             path.chmod(0o755)
-        self.env = {
-            "PATH": f"{programs}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "ANSIBLE_CALLBACK_RESULT_FORMAT": "json",
-        }
+        self.env = {"PATH": f"{programs}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 
-    def run(self, *arguments: str, **answers: str) -> Done:
+    def run(self, *arguments: str, **answers: str) -> Run:
         """Run it with these extra variables, and without a terminal."""
         variables = json.dumps({"setup_inventory": str(self.mine), **answers})
-        done = warm_playbook.ansible(self.folder, ["playbooks/setup.yml", "-e", variables, *arguments], env=self.env)
-        messages = re.findall(r'"msg": ("(?:[^"\\]|\\.)*")', done.stdout)
-        return Done(done.rc, done.stdout, json.loads(messages[-1]) if messages else "")
+        return warm_playbook.ansible(self.folder, ["playbooks/setup.yml", "-e", variables, *arguments], env=self.env)
 
 
 class Written(NamedTuple):
     """A controller whose inventory setup.yml has written, that run, and the values that it wrote."""
 
     setup: Setup
-    first: Done
+    first: Run
     values: str
 
     def edited(self, *replacements: tuple[str, str], more: str = "") -> Path:
