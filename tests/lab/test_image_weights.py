@@ -27,16 +27,6 @@ def head_only(lab: Lab) -> Iterator[Lab]:
     copy.clean(lab)
 
 
-def test_a_model_that_is_a_link_is_the_sentence_of_its_rank_and_stops_the_other(head_only: Lab) -> None:
-    head_only.on(1, f"mkdir -p {STORE}/linked && ln -s {MODEL} {STORE}/linked/copy-model")
-    run = play(head_only, "weights", gb10_model_store=f"{STORE}/linked")
-    head_only.on(1, f"rm -r {STORE}/linked")
-    assert run.rc != 0
-    found = {host: text for host, _task, text in run.failures}
-    assert f"{STORE}/linked/copy-model is a link to {MODEL}" in found["lab-1"]
-    assert "lab-1 of pair1 failed" in found["lab-2"]
-
-
 def test_a_copy_killed_half_way_resumes(head_only: Lab) -> None:
     waiting = f"{STORE}/.gb10-incoming-copy-model"
     killer = subprocess.Popen(
@@ -265,28 +255,6 @@ def test_mods_are_a_layer_over_a_built_image_and_the_same_on_all_ranks(buildkit:
     assert failed.rc != 0
     shown = " ".join(output(failed).split())
     assert all(words in shown for words in ("no such function", "exit code: 3", "correct the Dockerfile of image.build, or the mod"))
-
-
-@pytest.mark.long
-def test_each_other_failure_of_a_build_shows_its_last_lines(lab: Lab, tmp_path: Path) -> None:
-    copy.clean(lab)
-    try:
-        for number, (lines, words) in enumerate((
-            ("COPY gone /gone\n", "COPY gone /gone"),
-            ("ADD https://127.0.0.1:1/o/r.tar.gz /x\n", "connection refused"),
-            ("FROM registry.invalid/nowhere:1\n", "no such host"),
-            ("RUN --mount=type=cache,target=/x true\n", "requires BuildKit"),
-        )):  # fmt: skip
-            failed = play(lab, "image", **image_variables(build=folder(tmp_path / str(number), lines)))
-            assert failed.rc != 0
-            assert words in " ".join(output(failed).split())
-            assert "Traceback" not in failed.stdout
-            assert lab.on(1, f"docker image ls -q {copy.IMAGE}") == ""
-        full = play(lab, "image", **image_variables(build=str(tmp_path / "0"), size_gib=99999))
-        assert full.rc != 0
-        assert "needs 99999 GiB as published" in " ".join(output(full).split())
-    finally:
-        copy.clean(lab)
 
 
 def image_ids(lab: Lab) -> list[str]:

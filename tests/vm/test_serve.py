@@ -126,15 +126,6 @@ def test_pair_serves_again_after_the_worker_is_reset_in_a_boot(lab: VmLab) -> No
     assert answer(lab) == " Paris."
 
 
-def test_pair_serves_again_after_the_head_is_rebooted_in_a_boot(lab: VmLab) -> None:
-    generation = boot_again(lab)
-    lab.lab("reboot", "1")
-    outcome = settled(lab, generation)
-    assert (outcome["result"], outcome["attempt"]) == ("serves", 2), outcome
-    assert any("rank 0 on vm-1" in text and "same release starts again" in text for text in outcome["warnings"]), outcome["warnings"]
-    assert answer(lab) == " Paris."
-
-
 def test_rank_stops_itself_before_the_memory_is_exhausted(lab: VmLab) -> None:
     lab.until(1, 'gb10 call state | grep -q \'"state": "serving", "fault": {}\'')
     since, restarts = int(news(lab, 0)["next"]), dict(state(lab)["watch"]["restarts"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any
 
 import playbook
@@ -145,15 +145,14 @@ def inject(lab: Any, fault: Fault) -> Outcome:
             thread.join(30)
         if fault.after:
             lab.on(fault.node, fault.after)
-    ended, seconds = _verdict(run)
+    ended, seconds = verdict(run)
     return Outcome(fault, run, ended - done[0] if done else seconds, run.last_message)
 
 
-def _verdict(run: playbook.Run) -> tuple[float, float]:
+def verdict(run: playbook.Run) -> tuple[float, float]:
     """Return when the verdict was on the controller, in seconds since the epoch, and the boot's seconds until then."""
     for item in run.events:
         data = item["event_data"]
         if item["event"] in ("runner_on_ok", "runner_on_failed") and "Judge the boot" in data.get("task", ""):
-            when = datetime.fromisoformat(data.get("end") or item["created"])
-            return when.replace(tzinfo=when.tzinfo or timezone.utc).timestamp(), float((data.get("res") or {}).get("seconds") or 0.0)
+            return datetime.fromisoformat(data["end"]).timestamp(), float((data.get("res") or {}).get("seconds") or 0.0)
     raise AssertionError(f"no boot was judged:\n{run.stdout[-3000:]}")

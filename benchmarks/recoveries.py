@@ -11,9 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import agents
 from acceptance.owner import wait_for
 from container_lab import BEARER, NODE, Lab
+
+from benchmarks import agents
 
 RAIL = "enp1s0f0np0"
 SERVES = (200, " Paris.")
