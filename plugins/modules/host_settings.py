@@ -103,7 +103,7 @@ left:
   returned: with the role docker
   type: list
   elements: str
-  sample: ['log-driver stays "journald", which the user has chosen']
+  sample: ["/etc/docker/daemon.json was changed since the first run, so it stays"]
 restart_required:
   description: Whether the policy asks for a restart of the daemon that could not happen in this run.
   returned: with the role docker
