@@ -119,7 +119,9 @@ class Setup:
             self.node.apply(FileChange(candidate, text, None))
         if rc not in (0, 127) and "unknown flag" not in err:
             last = ((err or out).strip().splitlines() or ["no output"])[-1]
-            raise DockerError(f"dockerd refuses the merged {DAEMON_JSON} ({last}). Nothing was changed. Correct that key in the file, or that option of the unit.")
+            raise DockerError(
+                f"dockerd refuses the merged {DAEMON_JSON} ({last}). Nothing was changed. Correct that key in the file, or that option of the unit."
+            )
 
     def disabled_cdi_units(self) -> list[str]:
         """Return the units of the CDI refresh that are installed and disabled."""
