@@ -23,11 +23,10 @@ from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue i
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import SECONDS, run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
-from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node, Runner, first_of_name
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import HostError, Node, Runner
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import facts as roce_facts
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import Capture
 from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api, memory, parse, transfer, tuning
-from ansible_collections.gb10.cluster.plugins.module_utils._node.memory import UmaError
 
 Record = dict[str, Any]
 
@@ -283,7 +282,7 @@ def gather(
     container = memory.container_reason(node)
     try:
         figures = memory.report(node, memory.gather(node))
-    except UmaError as error:
+    except HostError as error:
         figures = {"error": str(error), "problems": []}
     rails = fabric(capture, options["fabric_addresses"], options["fabric_cidrs"], ssh, foreign, node)
     engine, containers = docker(node, options["docker_socket"], options["image"])

@@ -83,7 +83,7 @@ def guard_command(python: str, floor_kb: int, seconds: int, interval: float) -> 
 
 
 class Readahead:
-    """The block devices of one node. All methods raise HostError, UmaError and OSError."""
+    """The block devices of one node. All methods raise HostError and OSError."""
 
     def __init__(self, edit: Editor, python: str = sys.executable) -> None:
         """Read the record."""

@@ -211,7 +211,7 @@ def room_problem(used_kb: int, available_kb: int, total_kb: int) -> str:
 
 
 class MemoryPolicy:
-    """The memory policy of one node. All methods raise HostError, UmaError and OSError."""
+    """The memory policy of one node. All methods raise HostError and OSError."""
 
     def __init__(self, edit: Editor, state: str, params: Mapping[str, Any]) -> None:
         """Read the node; `params` are the variables of the role sysctl without its prefix."""
