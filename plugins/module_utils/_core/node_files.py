@@ -16,7 +16,7 @@ import glob
 import json
 import os
 import secrets
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
@@ -108,14 +108,6 @@ class HostError(ValueError):
 
 class RecordError(HostError):
     """The record of earlier values cannot be used. The message is for the user."""
-
-
-def first_of_name(paths: Collection[str], folders: Sequence[str], suffix: str) -> dict[str, str]:
-    """Return {name: path} of the configuration files of a tool, sorted by name. Of several with one name, the one in the first folder is read."""
-    found: dict[str, str] = {}
-    for folder in reversed(folders):
-        found.update({os.path.basename(path): path for path in paths if os.path.dirname(path) == folder and path.endswith(suffix)})
-    return dict(sorted(found.items()))
 
 
 def mount_point(path: str) -> str:

@@ -44,6 +44,9 @@ RECORDED: dict[str, list[str]] = {
     "iptables-forward.txt": ["iptables", "-S", "FORWARD"],
     "nft-table.txt": ["nft", "list", "table", "inet", "gb10_cluster"],
     "ip-neigh.json": ["ip", "-j", "neigh"],
+    "sleep-targets.txt": ["systemctl", "is-enabled", "sleep.target", "suspend.target"],
+    "sleep.conf": ["systemd-analyze", "cat-config", "systemd/sleep.conf"],
+    "logind.conf": ["systemd-analyze", "cat-config", "systemd/logind.conf"],
 }
 
 
@@ -326,7 +329,6 @@ def gather(
 
 
 _ACTIONS = ("suspend", "hibernate", "hybrid-sleep", "suspend-then-hibernate", "sleep")
-_FOLDERS = ("/etc/systemd", "/run/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd")
 _DCONF = "/etc/dconf/db"
 _GREETER = ("/etc/gdm3/greeter.dconf-defaults", "/etc/gdm/greeter.dconf-defaults")
 _OVERRIDES = "/usr/share/glib-2.0/schemas/*.gschema.override"
@@ -336,49 +338,22 @@ _GNOME = {"sleep-inactive-ac-type": "suspend", "sleep-inactive-ac-timeout": "900
 
 def reasons(node: Node, log: str) -> list[str]:
     """Return why a node may suspend by itself, each as a phrase; empty if it does not, or cannot. `log` is the kernel log of this boot."""
-    if _masked(node, "sleep.target"):
+    masked = "masked" in command(node, "sleep-targets.txt")[1].split()
+    if masked or _keys(command(node, "sleep.conf")[1]).get("AllowSuspend", "yes").lower() in ("no", "false", "off", "0"):
         return []
-    logind, may = _settings(node, "logind.conf"), _may(node, "suspend")
-    entries = sum(map(KERNEL_KINDS["suspend"].matches, log.splitlines())) if may else 0
+    entries, logind = sum(map(KERNEL_KINDS["suspend"].matches, log.splitlines())), _keys(command(node, "logind.conf")[1])
     found = [f"it has suspended {entries} time(s) since the boot"] if entries else []
-    if _may(node, logind.get("IdleAction", "ignore")):
+    if logind.get("IdleAction") in _ACTIONS:
         found.append(f"logind has IdleAction={logind['IdleAction']}")
     lid = logind.get("HandleLidSwitchExternalPower", logind.get("HandleLidSwitch", "suspend"))
-    if node.listdir("/proc/acpi/button/lid") and _may(node, lid):
+    if node.listdir("/proc/acpi/button/lid") and lid in _ACTIONS:
         found.append(f"the machine has a lid switch, and logind has HandleLidSwitch={lid}")
-    return found + (_gnome(node) if may else [])
+    return found + _gnome(node)
 
 
-def _may(node: Node, action: str) -> bool:
-    """Return whether an action of logind or GNOME suspends the node."""
-    if action not in _ACTIONS or _masked(node, f"{action}.target"):
-        return False
-    return action != "suspend" or _settings(node, "sleep.conf").get("AllowSuspend", "yes").lower() not in ("no", "false", "off", "0")
-
-
-def _masked(node: Node, unit: str) -> bool:
-    """Return whether a unit is masked: a link to /dev/null, or an empty file."""
-    for folder in _FOLDERS:
-        path = f"{folder}/system/{unit}"
-        if (node.link(path) or "").endswith("/dev/null") or node.read(path) == "":
-            return True
-    return False
-
-
-def _settings(node: Node, name: str) -> dict[str, str]:
-    """Return the settings of a file of systemd and its drop-ins."""
-    main = next((path for path in (f"{folder}/{name}" for folder in _FOLDERS) if node.exists(path)), "")
-    folders = [f"{folder}/{name}.d" for folder in _FOLDERS]
-    drop_ins = first_of_name([path for folder in folders for path in node.glob(f"{folder}/*.conf")], folders, ".conf")
-    return _keys(node, [main, *drop_ins.values()])
-
-
-def _keys(node: Node, paths: list[str]) -> dict[str, str]:
+def _keys(text: str) -> dict[str, str]:
     """Return the keys of ini files, the last one counts. An empty value is the default."""
-    found: dict[str, str] = {}
-    for path in filter(None, paths):
-        for key, value in re.findall(r"^[ \t]*([\w-]+)[ \t]*=[ \t]*(.*?)[ \t]*$", node.read(path) or "", re.MULTILINE):
-            found[key] = value.strip("'\"").removeprefix("uint32 ")
+    found = {key: value.strip("'\"").removeprefix("uint32 ") for key, value in re.findall(r"(?m)^[ \t]*([\w-]+)[ \t]*=[ \t]*(.*?)[ \t]*$", text)}
     return {key: value for key, value in found.items() if value}
 
 
@@ -392,7 +367,7 @@ def _gnome(node: Node) -> list[str]:
     session = [path for path in node.glob(f"{_DCONF}/*.d/*") if "/gdm.d/" not in path]
     found = []
     for what, paths in (("the login screen of GNOME", [*system, *greeter]), ("GNOME", [*system, *session])):
-        keys = {**_GNOME, **_keys(node, paths)}
+        keys = {**_GNOME, **_keys("\n".join(node.read(path) or "" for path in paths))}
         if keys["sleep-inactive-ac-type"] in _ACTIONS and keys["sleep-inactive-ac-timeout"] != "0":
             kind, seconds = keys["sleep-inactive-ac-type"], keys["sleep-inactive-ac-timeout"]
             found.append(f"{what} suspends the node after {seconds} s without input (sleep-inactive-ac-type is {kind})")

@@ -271,8 +271,8 @@ CASES: list[tuple[str, str, str, list[Change], str, str]] = [
      "2 such line(s) since the boot: mlx5_core 0000:01:00.0"),
     ("suspends of this boot", "may_suspend", "0", [put("cmd/dmesg.txt", "[ 9.1] PM: suspend entry (s2idle)\n[ 9.2] PM: suspend exit\n")], "warning",
      "has suspended 1 time(s) since the boot"),
-    ("idle action of logind", "may_suspend", "1", [put("usr/lib/systemd/logind.conf", "[Login]\n#IdleAction=ignore\n"),
-     put("etc/systemd/logind.conf.d/90-idle.conf", "[Login]\nIdleAction=suspend\n")], "warning", "IdleAction=suspend"),
+    ("idle action of logind", "may_suspend", "1", [put("cmd/logind.conf", "[Login]\n#IdleAction=ignore\n\nIdleAction=suspend\n")], "warning",
+     "IdleAction=suspend"),
     ("lid", "may_suspend", "0", [put("proc/acpi/button/lid/LID0/state", "state:      open\n")], "warning", "HandleLidSwitch=suspend"),
     ("GNOME", "may_suspend", "1", [GNOME], "warning", "login screen of GNOME suspends the node after 900 s"),
     ("a session of GNOME", "may_suspend", "1", [GNOME, put("etc/gdm3/greeter.dconf-defaults", "sleep-inactive-ac-timeout=0\n"),
@@ -342,10 +342,8 @@ def test_reports_each_fault_with_host_and_remedy(pair: Pair, name: str, nodes: s
 
 # name: (nodes that are changed, changes)
 HEALTHY: dict[str, tuple[str, list[Change]]] = {
-    "desktop with sleep.target masked": ("0", [GNOME, point("etc/systemd/system/sleep.target", "/dev/null")]),
-    "desktop with suspend.target masked": ("0", [GNOME, point("etc/systemd/system/suspend.target", "/dev/null")]),
-    "desktop with an empty suspend.target": ("0", [GNOME, put("etc/systemd/system/suspend.target", "")]),
-    "desktop with AllowSuspend=no": ("0", [GNOME, put("etc/systemd/sleep.conf.d/no.conf", "[Sleep]\nAllowSuspend=no\n")]),
+    "desktop with sleep.target masked": ("0", [GNOME, put("cmd/sleep-targets.txt", "masked\nstatic\n")]),
+    "desktop with AllowSuspend=no": ("0", [GNOME, put("cmd/sleep.conf", "[Sleep]\nAllowSuspend=no\n")]),
     "desktop that does not start": ("0", [GNOME, point("etc/systemd/system/default.target", "/usr/lib/systemd/system/multi-user.target")]),
     "desktop whose vendor has no timeout": (
         "0",
@@ -355,9 +353,8 @@ HEALTHY: dict[str, tuple[str, list[Change]]] = {
         "0", [GNOME, put("etc/gdm3/greeter.dconf-defaults", "sleep-inactive-ac-type='nothing'\n"),
               put("etc/dconf/db/local.d/00", "sleep-inactive-ac-type='nothing'\n")],
     ),
-    "idle action that locks": ("0", [put("etc/systemd/logind.conf", "[Login]\nIdleAction=lock\n")]),
-    "idle action in a comment": ("0", [put("etc/systemd/logind.conf", "[Login]\n#IdleAction=suspend\n")]),
-    "empty idle action": ("0", [put("etc/systemd/logind.conf", "[Login]\nIdleAction=\n")]),
+    "idle action that locks": ("0", [put("cmd/logind.conf", "[Login]\n#IdleAction=suspend\nIdleAction=lock\n")]),
+    "empty idle action": ("0", [put("cmd/logind.conf", "[Login]\nIdleAction=\n")]),
     "empty machine IDs are not copies": ("01", [put("etc/machine-id", "")]),
     "uninitialized machine IDs are not copies": ("01", [put("etc/machine-id", "uninitialized\n")]),
     "all programs of the copies": ("0", [put(f"usr/{name}", "") for name in COPY_PROGRAMS]),
