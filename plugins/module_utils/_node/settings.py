@@ -287,13 +287,14 @@ def render_sysctls(values: Mapping[str, str]) -> str | None:
     return "\n".join([SYSCTL_HEADER] + [f"{key} = {values[key]}" for key in sorted(values)]) + "\n" if values else None
 
 
-def headroom_problem(meminfo: Mapping[str, int], cost_kb: int, floor: str) -> str:
-    """Return why the floor cannot be raised now, under a running engine; empty if it can."""
-    available = meminfo.get("MemAvailable", 0)
-    margin = min(memory.GIB_KB // 2, meminfo.get("MemTotal", 0) // 50)
-    if cost_kb <= 0 or available - cost_kb >= margin:
+def room_problem(meminfo: Mapping[str, int], cost_kb: int, floor: str, swap_kb: int) -> str:
+    """Return why the floor cannot be raised, or swap not be switched off, now, as under a running engine; empty if both fit into memory."""
+    available, wanted = meminfo.get("MemAvailable", 0), max(0, cost_kb) + swap_kb
+    if not wanted or available - wanted >= min(memory.GIB_KB // 2, meminfo.get("MemTotal", 0) // 50):
         return ""
+    parts = [f"vm.min_free_kbytes = {floor} takes {memory.gib(cost_kb)} GiB"] if cost_kb > 0 else []
+    parts += [f"swap contains {memory.gib(swap_kb)} GiB"] if swap_kb else []
     return (
-        f"vm.min_free_kbytes = {floor} takes {memory.gib(cost_kb)} GiB, and only {memory.gib(available)} GiB are available, so the node would freeze. "
+        f"Memory is short: {', '.join(parts)}, and only {memory.gib(available)} GiB are available, so the node would freeze. "
         "Stop the serving group first (playbooks/stop.yml), then run --tags sysctl again."
     )

@@ -200,16 +200,6 @@ EARLYOOM = "earlyoom.service"
 OOMD = ("systemd-oomd.service", "systemd-oomd.socket")
 
 
-def room_problem(used_kb: int, available_kb: int, total_kb: int) -> str:
-    """Return why swap cannot be switched off now: its content must fit into memory. Empty if it fits."""
-    if not used_kb or available_kb - used_kb >= min(memory.GIB_KB, total_kb // 20):
-        return ""
-    return (
-        f"Swap contains {memory.gib(used_kb)} GiB and only {memory.gib(available_kb)} GiB of memory are available, so swapoff would freeze the node. "
-        "Stop the serving group first (playbooks/stop.yml), or set sysctl_swap_policy to swappiness0 or leave."
-    )
-
-
 class MemoryPolicy:
     """The memory policy of one node. All methods raise HostError and OSError."""
 
@@ -244,10 +234,8 @@ class MemoryPolicy:
         option = str(self.params["lru_gen_min_ttl_ms"])
         if option == LEAVE:
             return {}, ""
-        if self.node.read(TTL) is None:
-            return {}, "; the kernel has no multi-generational LRU (min_ttl_ms)"
-        if re.fullmatch(r"0x[0-9a-f]*[13579bdf]", (self.node.read(TTL_ENABLED) or "").strip().lower()) is None:
-            return {}, f"; the kernel's multi-generational LRU is switched off ({TTL_ENABLED})"
+        if not int((self.node.read(TTL_ENABLED) or "0").strip(), 16) & 1:
+            return {}, f"; the kernel's multi-generational LRU is missing or switched off ({TTL_ENABLED})"
         return {TTL: option}, f"; min_ttl_ms is {option}"
 
     def plan_watchdog(self) -> tuple[str | None, bool]:
@@ -287,13 +275,8 @@ class MemoryPolicy:
     def check(self, values: Mapping[str, str], cost_kb: int) -> None:
         """Refuse what cannot be applied, before anything is changed. `cost_kb` is what MemAvailable loses in this run."""
         found = settings.override_problem(settings.later_lines(self.node), values)
-        if found:
-            raise HostError(found)
-        meminfo = self.facts.meminfo
-        problem = settings.headroom_problem(meminfo, cost_kb, values.get("vm.min_free_kbytes", ""))
-        if self.swap_off_wanted and not problem:
-            used = sum(swap.used_kb for swap in self.facts.swaps)
-            problem = room_problem(used, meminfo.get("MemAvailable", 0) - max(0, cost_kb), meminfo.get("MemTotal", 0))
+        used = sum(swap.used_kb for swap in self.facts.swaps) if self.swap_off_wanted else 0
+        problem = found or settings.room_problem(self.facts.meminfo, cost_kb, values.get("vm.min_free_kbytes", ""), used)
         if problem:
             raise HostError(problem)
 

@@ -94,16 +94,18 @@ def test_refusals(case: dict[str, Any], message: str) -> None:
         )
 
 
-HEADROOM: dict[str, tuple[float, float, bool]] = {
-    "idle": (113.0, 4.3, True),
-    "an engine serves": (2.3, 4.3, False),
-    "nothing to raise": (0.1, 0.0, True),
-    "lowering is always fine": (0.1, -3.0, True),
-    "just enough": (4.9, 4.3, True),
+ROOM: dict[str, tuple[float, float, float, str]] = {
+    "idle": (113.0, 4.3, 3.5, ""),
+    "an engine serves": (2.3, 4.3, 0.0, "vm.min_free_kbytes = 3145728 takes 4.3 GiB, and only 2.3 GiB are available"),
+    "swap does not fit": (2.0, 0.0, 14.0, "swap contains 14.0 GiB, and only 2.0 GiB are available"),
+    "nothing to raise": (0.1, 0.0, 0.0, ""),
+    "lowering is always fine": (0.1, -3.0, 0.0, ""),
+    "just enough": (4.9, 4.3, 0.0, ""),
 }
 
 
-@pytest.mark.parametrize(("available", "cost", "fine"), HEADROOM.values(), ids=HEADROOM.keys())
-def test_a_floor_is_not_raised_under_a_full_node(available: float, cost: float, fine: bool) -> None:
+@pytest.mark.parametrize(("available", "cost", "swap", "expected"), ROOM.values(), ids=ROOM.keys())
+def test_nothing_is_taken_from_a_full_node(available: float, cost: float, swap: float, expected: str) -> None:
     meminfo = {"MemTotal": TOTAL_121, "MemAvailable": int(available * memory.GIB_KB)}
-    assert (settings.headroom_problem(meminfo, int(cost * memory.GIB_KB), "3145728") == "") is fine
+    problem = settings.room_problem(meminfo, int(cost * memory.GIB_KB), "3145728", int(swap * memory.GIB_KB))
+    assert (expected in problem, bool(problem)) == (True, bool(expected))

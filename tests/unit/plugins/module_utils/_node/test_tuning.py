@@ -11,7 +11,7 @@ import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Editor, HostError, Node, RecordError
 from ansible_collections.gb10.cluster.plugins.module_utils._node.memory import GIB_KB
 from ansible_collections.gb10.cluster.plugins.module_utils._node.settings import SYSCTL_DROP_IN
-from ansible_collections.gb10.cluster.plugins.module_utils._node.tuning import EARLYOOM, OOMD, SWAP_TARGET, MemoryPolicy, room_problem
+from ansible_collections.gb10.cluster.plugins.module_utils._node.tuning import EARLYOOM, OOMD, SWAP_TARGET, MemoryPolicy
 from unit.fixtures.host.tree import Tree, meminfo
 
 STOCK = {
@@ -156,7 +156,7 @@ FAULTS: dict[str, tuple[dict[str, Any], dict[str, str], str]] = {
     "a later file": ({}, {"/etc/sysctl.d/99-mine.conf": "vm.dirty_ratio = 9\n"}, r"/99-mine\.conf line 1 sets vm\.dirty_ratio to 9 .* sysctl_dirty_ratio"),
     "a full node": ({}, {"/proc/meminfo": meminfo(MemFree=1.0, MemAvailable=2.3)}, "Stop the serving group first"),
     "swap does not fit": (
-        {"min_free_kbytes": "leave", "swap_policy": "off"}, {"/proc/meminfo": meminfo(MemFree=3.0, MemAvailable=3.9)}, r"Swap contains 3\.5 GiB",
+        {"min_free_kbytes": "leave", "swap_policy": "off"}, {"/proc/meminfo": meminfo(MemFree=3.0, MemAvailable=3.9)}, r"swap contains 3\.5 GiB",
     ),
     "a file of another owner": ({}, {SYSCTL_DROP_IN: "vm.swappiness = 1\n"}, r"60-gb10-cluster\.conf exists and is not managed"),
     "another tmpfiles.d file": (
@@ -268,12 +268,12 @@ def test_thrashing_protection_is_set_live_and_at_boot_and_restored(machine: Mach
     assert (machine.etc(), machine.get(TTL)) == (before, "20\n")
 
 
-@pytest.mark.parametrize(("enabled", "found"), [("0x0000", "is switched off"), (None, "the kernel has no multi-generational LRU")])
-def test_a_kernel_without_thrashing_protection_is_reported(machine: Machine, enabled: str | None, found: str) -> None:
+@pytest.mark.parametrize("enabled", ["0x0000", None])
+def test_a_kernel_without_thrashing_protection_is_reported(machine: Machine, enabled: str | None) -> None:
     if enabled is not None:
         machine.put(TTL, "0\n")
         machine.put("/sys/kernel/mm/lru_gen/enabled", enabled + "\n")
-    assert found in machine.tune(lru_gen_min_ttl_ms="1000")["shown"][0]
+    assert "multi-generational LRU is missing or switched off" in machine.tune(lru_gen_min_ttl_ms="1000")["shown"][0]
     assert machine.get(TTL_FILE) == ""
 
 
@@ -345,11 +345,6 @@ def test_an_earlyoom_that_is_masked_is_an_error(machine: Machine) -> None:
     machine.units[EARLYOOM] = ("masked", False)
     with pytest.raises(HostError, match=f"{EARLYOOM} is masked.* `systemctl unmask"):
         machine.tune(oom_policy="earlyoom")
-
-
-@pytest.mark.parametrize(("used", "available", "fits"), [(0.0, 0.1, True), (3.5, 113.0, True), (1.7, 2.3, False), (14.0, 2.0, False)])
-def test_swap_must_fit_into_memory(used: float, available: float, fits: bool) -> None:
-    assert (room_problem(int(used * GIB_KB), int(available * GIB_KB), 120 * GIB_KB) == "") is fits
 
 
 def test_a_ratio_that_marks_the_use_of_bytes_is_not_restored(machine: Machine) -> None:
