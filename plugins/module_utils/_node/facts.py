@@ -44,6 +44,7 @@ RECORDED: dict[str, list[str]] = {
     "iptables-forward.txt": ["iptables", "-S", "FORWARD"],
     "nft-table.txt": ["nft", "list", "table", "inet", "gb10_cluster"],
     "ip-neigh.json": ["ip", "-j", "neigh"],
+    "listening.txt": ["ss", "--no-header", "--tcp", "--listening", "--numeric", "--processes"],
     "sleep-targets.txt": ["systemctl", "is-enabled", "sleep.target", "suspend.target"],
     "sleep.conf": ["systemd-analyze", "cat-config", "systemd/sleep.conf"],
     "logind.conf": ["systemd-analyze", "cat-config", "systemd/logind.conf"],
@@ -242,25 +243,16 @@ def present_gib(node: Node, path: str) -> float:
 
 def listening(node: Node, ports: Sequence[int], containers: Sequence[Record]) -> list[Record]:
     """Return the listeners on `ports`: address, process and its container."""
-    found: dict[str, Record] = {}
-    for name in ("tcp", "tcp6"):
-        for entry in parse.listening_sockets(node.read(f"/proc/net/{name}")):
-            if entry["port"] in ports:
-                found[entry["inode"]] = entry
-    if not found:
-        return []
     ids = {str(entry["id"]): str(entry["name"]) for entry in containers if entry["id"]}
-    for pid in node.listdir("/proc"):
-        if not pid.isdigit():
-            continue
-        for number in node.listdir(f"/proc/{pid}/fd"):
-            match = re.fullmatch(r"socket:\[(\d+)\]", node.link(f"/proc/{pid}/fd/{number}") or "")
-            entry = found.get(match.group(1), {}) if match else {}
-            if entry and not entry.get("pid"):
-                entry["pid"] = int(pid)
-                entry["process"] = (node.read(f"/proc/{pid}/comm") or "").strip()
-                entry["container"] = parse.container_of(node.read(f"/proc/{pid}/cgroup") or "", ids)
-    return sorted(({key: value for key, value in entry.items() if key != "inode"} for entry in found.values()), key=lambda each: int(each["port"]))
+    found = []
+    for address, port, process, pid in re.findall(
+        r'(?m)^LISTEN +\d+ +\d+ +(\S+):(\d+) +\S+ *(?:users:\(\("(.*?)",pid=(\d+))?', command(node, "listening.txt")[1]
+    ):
+        entry: Record = {"port": int(port), "address": address if set(address) - set("[0.:]") else "*"}
+        if pid:
+            entry.update(pid=int(pid), process=process, container=parse.container_of(node.read(f"/proc/{pid}/cgroup") or "", ids))
+        found.append(entry)
+    return sorted((entry for entry in found if entry["port"] in ports), key=lambda entry: int(entry["port"]))
 
 
 def memlock(node: Node) -> Record:
@@ -339,9 +331,9 @@ _GNOME = {"sleep-inactive-ac-type": "suspend", "sleep-inactive-ac-timeout": "900
 def reasons(node: Node, log: str) -> list[str]:
     """Return why a node may suspend by itself, each as a phrase; empty if it does not, or cannot. `log` is the kernel log of this boot."""
     masked = "masked" in command(node, "sleep-targets.txt")[1].split()
-    if masked or _keys(command(node, "sleep.conf")[1]).get("AllowSuspend", "yes").lower() in ("no", "false", "off", "0"):
+    if masked or parse.keys(command(node, "sleep.conf")[1]).get("AllowSuspend", "yes").lower() in ("no", "false", "off", "0"):
         return []
-    entries, logind = sum(map(KERNEL_KINDS["suspend"].matches, log.splitlines())), _keys(command(node, "logind.conf")[1])
+    entries, logind = sum(map(KERNEL_KINDS["suspend"].matches, log.splitlines())), parse.keys(command(node, "logind.conf")[1])
     found = [f"it has suspended {entries} time(s) since the boot"] if entries else []
     if logind.get("IdleAction") in _ACTIONS:
         found.append(f"logind has IdleAction={logind['IdleAction']}")
@@ -349,12 +341,6 @@ def reasons(node: Node, log: str) -> list[str]:
     if node.listdir("/proc/acpi/button/lid") and lid in _ACTIONS:
         found.append(f"the machine has a lid switch, and logind has HandleLidSwitch={lid}")
     return found + _gnome(node)
-
-
-def _keys(text: str) -> dict[str, str]:
-    """Return the keys of ini files, the last one counts. An empty value is the default."""
-    found = {key: value.strip("'\"").removeprefix("uint32 ") for key, value in re.findall(r"(?m)^[ \t]*([\w-]+)[ \t]*=[ \t]*(.*?)[ \t]*$", text)}
-    return {key: value for key, value in found.items() if value}
 
 
 def _gnome(node: Node) -> list[str]:
@@ -367,7 +353,7 @@ def _gnome(node: Node) -> list[str]:
     session = [path for path in node.glob(f"{_DCONF}/*.d/*") if "/gdm.d/" not in path]
     found = []
     for what, paths in (("the login screen of GNOME", [*system, *greeter]), ("GNOME", [*system, *session])):
-        keys = {**_GNOME, **_keys("\n".join(node.read(path) or "" for path in paths))}
+        keys = {**_GNOME, **parse.keys("\n".join(node.read(path) or "" for path in paths))}
         if keys["sleep-inactive-ac-type"] in _ACTIONS and keys["sleep-inactive-ac-timeout"] != "0":
             kind, seconds = keys["sleep-inactive-ac-type"], keys["sleep-inactive-ac-timeout"]
             found.append(f"{what} suspends the node after {seconds} s without input (sleep-inactive-ac-type is {kind})")

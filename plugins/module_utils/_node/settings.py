@@ -248,7 +248,7 @@ def whole(name: str, value: object) -> str:
     try:
         return text if text in (AUTO, LEAVE) else str(int(float(text)))
     except ValueError as error:
-        raise HostError(f"sysctl_{name} is {text!r}, expected a whole number or a word of the role's README.") from error
+        raise HostError(f"sysctl_{name} is {text!r}, expected a whole number, auto or leave.") from error
 
 
 def desired_sysctls(settings: Mapping[str, object], floor: str, swap_policy: str, extra: Mapping[str, object]) -> dict[str, str]:
