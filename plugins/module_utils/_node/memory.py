@@ -177,10 +177,9 @@ def unaccounted_kb(meminfo: Mapping[str, int]) -> int:
     return max(0, meminfo.get("MemTotal", 0) - sum(meminfo.get(name, 0) for name in names))
 
 
-def fragmentation(rows: Sequence[Buddy], zones: Sequence[Zone], page_kb: int) -> dict[str, Any]:
-    """Return free memory and large free blocks of the zone with most of the memory, which is Normal on a GB10."""
-    sizes = {(zone.node, zone.name): zone.managed_kb for zone in zones}
-    row = max(rows, key=lambda row: (sizes.get((row.node, row.zone), 0), row.zone == "Normal"), default=Buddy(0, "", ()))
+def fragmentation(rows: Sequence[Buddy], page_kb: int) -> dict[str, Any]:
+    """Return free memory and large free blocks of the zone with most free memory, which is Normal on an idle GB10."""
+    row = max(rows, key=lambda row: sum(count << order for order, count in enumerate(row.blocks)), default=Buddy(0, "", ()))
     blocks = [(page_kb << order, count) for order, count in enumerate(row.blocks)]
     return {
         "zone": row.zone or None,
@@ -384,7 +383,7 @@ def gather(node: Node) -> Facts:
 def report(node: Node, facts: Facts) -> dict[str, Any]:
     """Return the sizes in KiB, what uses the GPU, large free blocks, CMA, and the problems."""
     meminfo = facts.meminfo
-    fragments = fragmentation(facts.buddies, facts.zones, facts.page_kb)
+    fragments = fragmentation(facts.buddies, facts.page_kb)
     crash = (node.read("/sys/kernel/kexec_crash_size") or "").strip()
     kernel = (node.read("/proc/sys/kernel/osrelease") or "").strip()
     command_line = (node.read("/proc/cmdline") or "").strip()

@@ -152,7 +152,7 @@ def test_fragmentation_tables() -> None:
     for name, one_mib, four_mib in rows:
         big, huge = int(one_mib.replace(",", "")), int(four_mib)
         row = Buddy(0, "Normal", (5000, 100, 50, 10, 5, 2, 1, 1, big - huge, 0, huge))
-        state = memory.fragmentation([row], [], 4)
+        state = memory.fragmentation([row], 4)
         assert state["blocks_4mib"] == huge
         verdicts[name] = memory.fragmentation_problem(state, {"MemTotal": TOTAL_121}, []) is not None
     assert verdicts == {"head": True, "worker 1": True, "worker 2": True, "worker 3": True, "fresh boot": False}
@@ -168,7 +168,7 @@ FRAGMENTS: dict[str, tuple[tuple[int, ...], int, list[str], bool]] = {
 
 @pytest.mark.parametrize(("blocks", "total", "users", "fragmented"), FRAGMENTS.values(), ids=FRAGMENTS.keys())
 def test_fragmentation(blocks: tuple[int, ...], total: int, users: list[str], fragmented: bool) -> None:
-    state = memory.fragmentation([Buddy(0, "DMA", (1,)), Buddy(0, "Normal", blocks)], SPARK, 4)
+    state = memory.fragmentation([Buddy(0, "DMA", (1,)), Buddy(0, "Normal", blocks)], 4)
     assert state["zone"] == "Normal"
     assert (memory.fragmentation_problem(state, {"MemTotal": total}, users) is not None) is fragmented
 
