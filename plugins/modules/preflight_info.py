@@ -25,7 +25,7 @@ options:
   root:
     description:
       - Read a captured tree instead of the live node, with C(proc/), C(sys/), C(etc/), C(var/lib/dpkg/status) and recorded answers below
-        C(cmd/) (C(nvidia-smi.txt), C(fwupdmgr.json), C(docker-info.json), C(docker-containers.json), C(disks.json), C(dmesg.txt),
+        C(cmd/) (C(nvidia-smi.txt), C(fwupdmgr.json), C(docker-info.json), C(docker-containers.json), C(disks.json), C(dmesg.txt), C(logind.conf),
         C(uname-m.txt), C(iptables-forward.txt), C(time.txt), C(agent-peers.json), C(agent-hello.json), C(sshd.txt) and those of M(gb10.cluster.roce_info)).
     type: path
     default: /

@@ -128,6 +128,7 @@ RULES: dict[str, Rule] = {
     "preflight_ignore": _words("the ID of a check of roles/preflight/README.md, such as clock_skew", IDS),
     "readahead_classes": _words("a class", CLASSES),
     **dict.fromkeys(("readahead_load_kb", "readahead_steady_kb"), _PAGES),
+    "readahead_restore_after": _number("60 seconds or more", 60),
     # roce
     "roce_addresses": Rule("an IPv4 address of a host with its prefix, such as 192.168.200.11/24", _is_interface),
     "roce_bandwidth_port": _number("a port from 1 to 65535", 1, 65535),

@@ -23,11 +23,10 @@ from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue i
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import SECONDS, run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
-from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node, Runner, first_of_name
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import HostError, Node, Runner
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import facts as roce_facts
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import Capture
 from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api, memory, parse, transfer, tuning
-from ansible_collections.gb10.cluster.plugins.module_utils._node.memory import UmaError
 
 Record = dict[str, Any]
 
@@ -45,6 +44,10 @@ RECORDED: dict[str, list[str]] = {
     "iptables-forward.txt": ["iptables", "-S", "FORWARD"],
     "nft-table.txt": ["nft", "list", "table", "inet", "gb10_cluster"],
     "ip-neigh.json": ["ip", "-j", "neigh"],
+    "listening.txt": ["ss", "--no-header", "--tcp", "--listening", "--numeric", "--processes"],
+    "sleep-targets.txt": ["systemctl", "is-enabled", "sleep.target", "suspend.target"],
+    "sleep.conf": ["systemd-analyze", "cat-config", "systemd/sleep.conf"],
+    "logind.conf": ["systemd-analyze", "cat-config", "systemd/logind.conf"],
 }
 
 
@@ -240,25 +243,16 @@ def present_gib(node: Node, path: str) -> float:
 
 def listening(node: Node, ports: Sequence[int], containers: Sequence[Record]) -> list[Record]:
     """Return the listeners on `ports`: address, process and its container."""
-    found: dict[str, Record] = {}
-    for name in ("tcp", "tcp6"):
-        for entry in parse.listening_sockets(node.read(f"/proc/net/{name}")):
-            if entry["port"] in ports:
-                found[entry["inode"]] = entry
-    if not found:
-        return []
     ids = {str(entry["id"]): str(entry["name"]) for entry in containers if entry["id"]}
-    for pid in node.listdir("/proc"):
-        if not pid.isdigit():
-            continue
-        for number in node.listdir(f"/proc/{pid}/fd"):
-            match = re.fullmatch(r"socket:\[(\d+)\]", node.link(f"/proc/{pid}/fd/{number}") or "")
-            entry = found.get(match.group(1), {}) if match else {}
-            if entry and not entry.get("pid"):
-                entry["pid"] = int(pid)
-                entry["process"] = (node.read(f"/proc/{pid}/comm") or "").strip()
-                entry["container"] = parse.container_of(node.read(f"/proc/{pid}/cgroup") or "", ids)
-    return sorted(({key: value for key, value in entry.items() if key != "inode"} for entry in found.values()), key=lambda each: int(each["port"]))
+    found = []
+    for address, port, process, pid in re.findall(
+        r'(?m)^LISTEN +\d+ +\d+ +(\S+):(\d+) +\S+ *(?:users:\(\("(.*?)",pid=(\d+))?', command(node, "listening.txt")[1]
+    ):
+        entry: Record = {"port": int(port), "address": address if set(address) - set("[0.:]") else "*"}
+        if pid:
+            entry.update(pid=int(pid), process=process, container=parse.container_of(node.read(f"/proc/{pid}/cgroup") or "", ids))
+        found.append(entry)
+    return sorted((entry for entry in found if entry["port"] in ports), key=lambda entry: int(entry["port"]))
 
 
 def memlock(node: Node) -> Record:
@@ -283,7 +277,7 @@ def gather(
     container = memory.container_reason(node)
     try:
         figures = memory.report(node, memory.gather(node))
-    except UmaError as error:
+    except HostError as error:
         figures = {"error": str(error), "problems": []}
     rails = fabric(capture, options["fabric_addresses"], options["fabric_cidrs"], ssh, foreign, node)
     engine, containers = docker(node, options["docker_socket"], options["image"])
@@ -327,7 +321,6 @@ def gather(
 
 
 _ACTIONS = ("suspend", "hibernate", "hybrid-sleep", "suspend-then-hibernate", "sleep")
-_FOLDERS = ("/etc/systemd", "/run/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd")
 _DCONF = "/etc/dconf/db"
 _GREETER = ("/etc/gdm3/greeter.dconf-defaults", "/etc/gdm/greeter.dconf-defaults")
 _OVERRIDES = "/usr/share/glib-2.0/schemas/*.gschema.override"
@@ -337,50 +330,17 @@ _GNOME = {"sleep-inactive-ac-type": "suspend", "sleep-inactive-ac-timeout": "900
 
 def reasons(node: Node, log: str) -> list[str]:
     """Return why a node may suspend by itself, each as a phrase; empty if it does not, or cannot. `log` is the kernel log of this boot."""
-    if _masked(node, "sleep.target"):
+    masked = "masked" in command(node, "sleep-targets.txt")[1].split()
+    if masked or parse.keys(command(node, "sleep.conf")[1]).get("AllowSuspend", "yes").lower() in ("no", "false", "off", "0"):
         return []
-    logind, may = _settings(node, "logind.conf"), _may(node, "suspend")
-    entries = sum(map(KERNEL_KINDS["suspend"].matches, log.splitlines())) if may else 0
+    entries, logind = sum(map(KERNEL_KINDS["suspend"].matches, log.splitlines())), parse.keys(command(node, "logind.conf")[1])
     found = [f"it has suspended {entries} time(s) since the boot"] if entries else []
-    if _may(node, logind.get("IdleAction", "ignore")):
+    if logind.get("IdleAction") in _ACTIONS:
         found.append(f"logind has IdleAction={logind['IdleAction']}")
     lid = logind.get("HandleLidSwitchExternalPower", logind.get("HandleLidSwitch", "suspend"))
-    if node.listdir("/proc/acpi/button/lid") and _may(node, lid):
+    if node.listdir("/proc/acpi/button/lid") and lid in _ACTIONS:
         found.append(f"the machine has a lid switch, and logind has HandleLidSwitch={lid}")
-    return found + (_gnome(node) if may else [])
-
-
-def _may(node: Node, action: str) -> bool:
-    """Return whether an action of logind or GNOME suspends the node."""
-    if action not in _ACTIONS or _masked(node, f"{action}.target"):
-        return False
-    return action != "suspend" or _settings(node, "sleep.conf").get("AllowSuspend", "yes").lower() not in ("no", "false", "off", "0")
-
-
-def _masked(node: Node, unit: str) -> bool:
-    """Return whether a unit is masked: a link to /dev/null, or an empty file."""
-    for folder in _FOLDERS:
-        path = f"{folder}/system/{unit}"
-        if (node.link(path) or "").endswith("/dev/null") or node.read(path) == "":
-            return True
-    return False
-
-
-def _settings(node: Node, name: str) -> dict[str, str]:
-    """Return the settings of a file of systemd and its drop-ins."""
-    main = next((path for path in (f"{folder}/{name}" for folder in _FOLDERS) if node.exists(path)), "")
-    folders = [f"{folder}/{name}.d" for folder in _FOLDERS]
-    drop_ins = first_of_name([path for folder in folders for path in node.glob(f"{folder}/*.conf")], folders, ".conf")
-    return _keys(node, [main, *drop_ins.values()])
-
-
-def _keys(node: Node, paths: list[str]) -> dict[str, str]:
-    """Return the keys of ini files, the last one counts. An empty value is the default."""
-    found: dict[str, str] = {}
-    for path in filter(None, paths):
-        for key, value in re.findall(r"^[ \t]*([\w-]+)[ \t]*=[ \t]*(.*?)[ \t]*$", node.read(path) or "", re.MULTILINE):
-            found[key] = value.strip("'\"").removeprefix("uint32 ")
-    return {key: value for key, value in found.items() if value}
+    return found + _gnome(node)
 
 
 def _gnome(node: Node) -> list[str]:
@@ -393,7 +353,7 @@ def _gnome(node: Node) -> list[str]:
     session = [path for path in node.glob(f"{_DCONF}/*.d/*") if "/gdm.d/" not in path]
     found = []
     for what, paths in (("the login screen of GNOME", [*system, *greeter]), ("GNOME", [*system, *session])):
-        keys = {**_GNOME, **_keys(node, paths)}
+        keys = {**_GNOME, **parse.keys("\n".join(node.read(path) or "" for path in paths))}
         if keys["sleep-inactive-ac-type"] in _ACTIONS and keys["sleep-inactive-ac-timeout"] != "0":
             kind, seconds = keys["sleep-inactive-ac-type"], keys["sleep-inactive-ac-timeout"]
             found.append(f"{what} suspends the node after {seconds} s without input (sleep-inactive-ac-type is {kind})")

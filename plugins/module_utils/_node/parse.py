@@ -15,6 +15,7 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
 from ansible_collections.gb10.cluster.plugins.module_utils._node import gpu
+from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_engine import UNLIMITED, hard_memlock
 
 Record = dict[str, Any]
 
@@ -65,19 +66,17 @@ def vllm_version(image: str) -> str:
     return match.group(1) if match and "vllm" in image.lower() and not image.startswith("nvcr.io/") else ""
 
 
+def keys(text: str) -> dict[str, str]:
+    """Return the keys of ini and shell files, the last one counts. An empty value is the default."""
+    found = {key: value.strip("'\"").removeprefix("uint32 ") for key, value in re.findall(r"(?m)^[ \t]*([\w-]+)[ \t]*=[ \t]*(.*?)[ \t]*$", text)}
+    return {key: value for key, value in found.items() if value}
+
+
 def dgx_release(text: str | None) -> Record:
-    """Return /etc/dgx-release: name, base version and OTA version. There is one DGX_OTA_VERSION line per update; the last one counts."""
-    found: dict[str, str] = {}
-    for line in (text or "").splitlines():
-        match = re.match(r"\s*(DGX_\w+)\s*=\s*[\"']?(.*?)[\"']?\s*$", line)
-        if match:
-            found[match.group(1)] = match.group(2)
-    return {
-        "present": text is not None,
-        "name": found.get("DGX_NAME", ""),
-        "base": found.get("DGX_SWBUILD_VERSION", ""),
-        "ota": found.get("DGX_OTA_VERSION", ""),
-    }
+    """Return /etc/dgx-release: name, base version and OTA version. There is one DGX_OTA_VERSION line per update."""
+    found = keys(text or "")
+    names = {"name": "DGX_NAME", "base": "DGX_SWBUILD_VERSION", "ota": "DGX_OTA_VERSION"}
+    return {"present": text is not None, **{name: found.get(key, "") for name, key in names.items()}}
 
 
 def loaded_driver(text: str | None) -> str:
@@ -102,9 +101,6 @@ def read_smi(rc: int, text: str) -> tuple[list[str], str, str]:
         return [], "", ""
     if rc == 124:
         return [], "", "nvidia-smi did not answer within 20 s"
-    table = re.search(r"Driver Version:\s*(\S+)", text)
-    if table:
-        return re.findall(r"^\|\s+\d+\s+(NVIDIA \S+(?: \S+)*?)\s{2,}", text, re.MULTILINE), table.group(1), ""
     names, version = [], ""
     for name, driver in gpu.rows(text, 2):
         # [GPU is lost], [Unknown Error] and ERR! are no names.
@@ -221,12 +217,10 @@ def container_of(cgroup: str, ids: Mapping[str, str]) -> str:
 
 def memlock(text: str | None, status: str | None) -> Record:
     """Return {known, bytes (null: unlimited), may_raise} of the Docker daemon from its /proc limits and status."""
-    row = re.search(r"^Max locked memory\s+\S+\s+(\S+)", text or "", re.MULTILINE)
-    bounding = re.search(r"^CapBnd:\s*([0-9a-fA-F]+)", status or "", re.MULTILINE)
-    hard = row.group(1) if row else ""
+    bounding, hard = re.search(r"(?m)^CapBnd:\s*([0-9a-fA-F]+)", status or ""), hard_memlock(text)
     return {
-        "known": bool(row),
-        "bytes": int(hard) if hard.isdigit() else None,
+        "known": hard is not None,
+        "bytes": None if hard == UNLIMITED else hard,
         "may_raise": bool(int(bounding.group(1), 16) >> 24 & 1) if bounding else True,  # CAP_SYS_RESOURCE
     }
 

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import MARKER, RECORDS, Editor, HostError, Node, later_lines
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import MARKER, RECORDS, Editor, HostError, Node
 from ansible_collections.gb10.cluster.plugins.module_utils._node import memory, settings
 from ansible_collections.gb10.cluster.plugins.module_utils._node.settings import LEAVE, MASKED, STARTED, STOPPED, SYSCTL_HEADER, Settings, Unit, Wanted
 
@@ -62,16 +63,14 @@ def watchdog_problem(device: Mapping[str, str], seconds: int) -> str:
     return ""
 
 
-def watchdog_mismatch(device: Mapping[str, str], seconds: int, later: Sequence[tuple[str, str]]) -> str:
-    """Return how the device differs after systemd has read the drop-in; empty if it does not. `later` are the lines that systemd reads after it."""
+def watchdog_mismatch(device: Mapping[str, str], seconds: int) -> str:
+    """Return how the device differs from the drop-in; empty if it does not."""
     state, timeout = device.get("state", "active"), device.get("timeout", str(seconds))
     if (state, timeout) == ("active", str(seconds)) and device["armed"] not in ("", "0"):
         return ""
-    places = [f"{place} ({line}) is read after it: remove that line" for place, line in later if line.startswith("RuntimeWatchdogSec")]
     return (
         f"The watchdog is not as {WATCHDOG_DROP_IN} sets it: systemd uses {device['armed']}, {WATCHDOG_DEVICE} is {state} with {timeout} s, "
-        f"expected {seconds} s. "
-        f"{'; '.join(places) or 'Read `journalctl -b _PID=1 --grep watchdog`'}."
+        f"expected {seconds} s. Look for a later drop-in (`systemd-analyze cat-config systemd/system.conf`), then read `journalctl -b _PID=1 --grep watchdog`."
     )
 
 
@@ -83,7 +82,7 @@ GRUB_MENU = "/boot/grub/grub.cfg"
 GRUB_PROGRAM = "/usr/sbin/update-grub"
 #: What the role does on a node that it leaves as it is.
 NO_KHO: dict[str, Any] = {"file": KHO_FILE, "menu": GRUB_MENU, "write": False, "remove": False, "stale": False, "reboot_required": False, "message": ""}
-_WORD = r"(?<![\w.=-])kho=off(?![\w.=-])"
+REBOOT = "Reboot the node (playbooks/reboot.yml)"
 
 
 class Boot(NamedTuple):
@@ -91,7 +90,6 @@ class Boot(NamedTuple):
 
     live: bool  # the running kernel has kho=off
     own: bool  # the role's file is there
-    other: str  # file and line of another tool that sets kho=off
     menu: bool | None  # GRUB's menu has kho=off; None without GRUB
     crash: str  # memory that a crash kernel holds
     boot: str  # the number of this boot
@@ -100,17 +98,11 @@ class Boot(NamedTuple):
 
 def read_kho(node: Node) -> Boot:
     """Read the node."""
-    other = ""
-    for path in ("/etc/default/grub", *node.glob("/etc/default/grub.d/*.cfg")):
-        for number, line in enumerate((node.read(path) or "").splitlines() if path != KHO_FILE else (), 1):
-            if re.match(rf"\s*(?:export\s+)?GRUB_CMDLINE_LINUX(?:_DEFAULT)?\+?=.*{_WORD}", line):
-                other = f"{path}:{number}"
     menu = node.read(GRUB_MENU) if node.exists(GRUB_PROGRAM) else None
     return Boot(
         "kho=off" in (node.read("/proc/cmdline") or "").split(),
         MARKER in (node.read(KHO_FILE) or ""),
-        other,
-        None if menu is None else re.search(rf"(?m)^\s*linux\b.*{_WORD}", menu) is not None,
+        None if menu is None else re.search(r"(?m)^\s*linux\b.*\skho=off\b", menu) is not None,
         (node.read("/sys/kernel/kexec_crash_size") or "0").strip(),
         (node.read("/proc/sys/kernel/random/boot_id") or "").strip(),
         (node.read("/proc/sys/kernel/osrelease") or "").strip(),
@@ -122,14 +114,14 @@ def kho_pending(node: Node) -> str:
     boot = read_kho(node)
     if boot.own and not boot.live:
         return f"{KHO_FILE} has kho=off, and the running kernel does not"
-    if boot.live and not boot.own and not boot.other and node.mapping(f"{RECORDS}/sysctl.json").get("kho"):
+    if boot.live and not boot.own and not boot.menu and node.mapping(f"{RECORDS}/sysctl.json").get("kho"):
         return f"the running kernel has kho=off, and {KHO_FILE} is removed"
     return ""
 
 
-def _refuse(boot: Boot, write: bool, stale: bool, record: Mapping[str, Any]) -> None:
+def _refuse(boot: Boot, record: Mapping[str, Any]) -> None:
     """Refuse kho=off where it cannot work, before anything is written."""
-    if not write or boot.live:
+    if boot.live:
         return
     if boot.menu is None:
         raise HostError(
@@ -141,11 +133,10 @@ def _refuse(boot: Boot, write: bool, stale: bool, record: Mapping[str, Any]) -> 
             f"kho=off is not safe here: /sys/kernel/kexec_crash_size is {boot.crash}, and a crash kernel is reserved. Remove crashkernel= from the kernel "
             "command line (package kdump-tools), or set sysctl_kho_off: false."
         )
-    if boot.own and not stale and record.get("boot", boot.boot) != boot.boot:
+    if boot.own and boot.menu and record.get("boot", boot.boot) != boot.boot:
         raise HostError(
             f"{KHO_FILE} and {GRUB_MENU} have kho=off, and the kernel that was started since then does not (/proc/cmdline). Find the boot loader "
-            "or the entry that "
-            "started it and add kho=off there, or set sysctl_kho_off: false."
+            "or the entry that started it and add kho=off there, or set sysctl_kho_off: false."
         )
 
 
@@ -163,36 +154,35 @@ def _proof(boot: Boot, record: Mapping[str, Any], meminfo: Mapping[str, int], bu
     if problem:
         return f"{problem.found}: {problem.remedy}"
     before = f"; before: {_shown(record['before'])}" if "before" in record and record.get("boot") != boot.boot else ""
-    by = "" if boot.own else f" (set by {boot.other or 'another tool'}, so the role adds nothing)"
-    engine = " while the GPU is in use" if busy else ""
-    return f"kho=off is on the kernel command line{by}, and KHO keeps no memory: {_shown(_figures(meminfo))}{engine}{before}"
+    return f"kho=off is on the kernel command line, and KHO keeps no memory: {_shown(_figures(meminfo))}{' while the GPU is in use' if busy else ''}{before}"
 
 
 def plan_kho(boot: Boot, wanted: bool, record: Mapping[str, Any], meminfo: Mapping[str, int], busy: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what the role has to do, and the record to keep while the running kernel can have our kho=off. Raises HostError.
 
+    The role's file adds nothing where another one of GRUB sets kho=off.
+
     :param record: what this function returned in the run before.
     :param busy: a process uses the GPU, so that MemFree does not show what an idle node has.
     """
-    write = wanted and not boot.other and not (boot.live and boot.menu is None)
-    stale = bool(boot.own or record) and boot.menu is not None and boot.menu != (write or bool(boot.other))
-    _refuse(boot, write, stale, record)
-    done = {**NO_KHO, "write": write, "remove": boot.own and not write, "stale": stale}
-    reboot = "Reboot the node (playbooks/reboot.yml)"
+    if wanted:
+        _refuse(boot, record)
+    done = {**NO_KHO, "write": wanted and boot.menu is not None, "remove": boot.own and not wanted, "stale": wanted and boot.own and boot.menu is False}
     if wanted and boot.live:
-        done["message"] = _proof(boot._replace(own=boot.own or write), record, meminfo, busy)
-    elif write:
-        done["message"] = f"kho=off is in {KHO_FILE}, and the running kernel does not have it: {_shown(_figures(meminfo))}. {reboot}"
+        done["message"] = _proof(boot, record, meminfo, busy)
     elif wanted:
-        update = "" if boot.menu else ", run update-grub"
-        done["message"] = f"kho=off is in {boot.other}, so the role adds nothing. The running kernel does not have it{update}. {reboot}"
-    elif boot.live and not boot.other and (boot.own or record):
-        done["message"] = f"kho=off is removed from GRUB, and the running kernel still has it. {reboot}"
+        done["message"] = f"kho=off is in {KHO_FILE}, and the running kernel does not have it: {_shown(_figures(meminfo))}. {REBOOT}"
+    elif boot.live and boot.menu and record and not boot.own:
+        done["message"] = f"{KHO_FILE} is removed, and {GRUB_MENU} still has kho=off. Run update-grub, or remove it from another file of GRUB"
+        return done, {}
+    elif boot.live and (boot.own or record):
+        done["message"] = f"kho=off is removed from GRUB, and the running kernel still has it. {REBOOT}"
     done["reboot_required"] = bool(done["message"]) and boot.live != wanted
-    if write:
-        before = {} if boot.live else {"before": _figures(meminfo)}
-        return done, {"boot": boot.boot, **before} if stale or not boot.own or not record else dict(record)
-    return done, (dict(record) or {"boot": boot.boot}) if done["reboot_required"] and not wanted else {}
+    if not wanted:
+        return done, (dict(record) or {"boot": boot.boot}) if done["reboot_required"] else {}
+    if record and boot.own and not done["stale"]:
+        return done, dict(record)
+    return done, {"boot": boot.boot, **({} if boot.live else {"before": _figures(meminfo)})} if done["write"] else {}
 
 
 # --- The memory policy of a node: sysctls with their floor, swap, protection against thrashing, out-of-memory daemons, watchdog, and its cost.
@@ -208,21 +198,10 @@ SWAP_TARGET = "swap.target"
 SWAP_SERVICES = ("zramswap.service", "zram-config.service", "dphys-swapfile.service", "swapfile.service", "dynamic-swap.service", "swapspace.service")
 EARLYOOM = "earlyoom.service"
 OOMD = ("systemd-oomd.service", "systemd-oomd.socket")
-FILES: dict[str, str | None] = dict.fromkeys((settings.SYSCTL_DROP_IN, TTL_DROP_IN, WATCHDOG_DROP_IN))
-
-
-def room_problem(used_kb: int, available_kb: int, total_kb: int) -> str:
-    """Return why swap cannot be switched off now: its content must fit into memory. Empty if it fits."""
-    if not used_kb or available_kb - used_kb >= min(memory.GIB_KB, total_kb // 20):
-        return ""
-    return (
-        f"Swap contains {memory.gib(used_kb)} GiB and only {memory.gib(available_kb)} GiB of memory are available, so swapoff would freeze the node. "
-        "Stop the serving group first (playbooks/stop.yml), or set sysctl_swap_policy to swappiness0 or leave."
-    )
 
 
 class MemoryPolicy:
-    """The memory policy of one node. All methods raise HostError, UmaError and OSError."""
+    """The memory policy of one node. All methods raise HostError and OSError."""
 
     def __init__(self, edit: Editor, state: str, params: Mapping[str, Any]) -> None:
         """Read the node; `params` are the variables of the role sysctl without its prefix."""
@@ -235,7 +214,6 @@ class MemoryPolicy:
             self.params.update({name: settings.whole(name, params[name]) for name in NUMBERS})
         self.facts = memory.gather(self.node)
         self.settings = Settings(edit, "sysctl")
-        self.rearm = False
         self.swap_off_wanted = state == "present" and self.params["swap_policy"] == "off"
 
     def swaps(self) -> list[memory.Swap]:
@@ -256,16 +234,15 @@ class MemoryPolicy:
         option = str(self.params["lru_gen_min_ttl_ms"])
         if option == LEAVE:
             return {}, ""
-        if self.node.read(TTL) is None:
-            return {}, "; the kernel has no multi-generational LRU (min_ttl_ms)"
-        if re.fullmatch(r"0x[0-9a-f]*[13579bdf]", (self.node.read(TTL_ENABLED) or "").strip().lower()) is None:
-            return {}, f"; the kernel's multi-generational LRU is switched off ({TTL_ENABLED})"
+        if not int((self.node.read(TTL_ENABLED) or "0").strip(), 16) & 1:
+            return {}, f"; the kernel's multi-generational LRU is missing or switched off ({TTL_ENABLED})"
         return {TTL: option}, f"; min_ttl_ms is {option}"
 
-    def drop_in_of_systemd(self) -> tuple[str | None, str]:
-        """Return the text of the watchdog's drop-in, and a phrase for the message. Refuses what the device cannot do, and a change under an engine."""
+    def plan_watchdog(self) -> tuple[str | None, bool]:
+        """Return the text of systemd's drop-in, and whether systemd has to read it. Refuses what the device cannot do, and a change under an engine."""
         option, text = str(self.params["watchdog_seconds"]) if self.state == "present" else LEAVE, None
         own = self.node.read(WATCHDOG_DROP_IN) or ""
+        due = MARKER in own
         if option != LEAVE:
             self.edit.require_own(WATCHDOG_DROP_IN)
             device = read_watchdog(self.node)
@@ -273,11 +250,21 @@ class MemoryPolicy:
             if problem:
                 raise HostError(problem)
             text = render_watchdog(int(option), device)
-            # As after a run that has named a later drop-in, which is removed now. A running engine is not reloaded for it.
-            self.rearm = text == own and bool(watchdog_mismatch(device, int(option), ())) and not self.facts.gpu_users
-        if self.facts.gpu_users and (text or "") != own and (text or MARKER in own):
+            due = text != own or bool(watchdog_mismatch(device, int(option)))
+        if due and self.facts.gpu_users:
             raise HostError(RELOAD_PROBLEM)
-        return text, f"; the watchdog resets a frozen node after {option} s" if text else ""
+        return text, due
+
+    def set_watchdog(self, text: str | None) -> None:
+        """Have systemd read the drop-in, or its absence, and read the device back."""
+        seconds = self.params["watchdog_seconds"]
+        self.edit.write(WATCHDOG_DROP_IN, text, f"{WATCHDOG_DROP_IN} {'written' if text else 'removed'}")
+        if text is None:
+            self.edit.remove_empty_folder(os.path.dirname(WATCHDOG_DROP_IN))
+        self.edit.step(f"systemd's watchdog: {f'{seconds} s' if text else 'as before'}", "systemctl", "daemon-reload")
+        problem = watchdog_mismatch(read_watchdog(self.node), int(seconds)) if text and not self.edit.check_mode else ""
+        if problem:
+            raise HostError(problem)
 
     def units(self) -> dict[str, Unit]:
         """Return the units that the policies of swap and of out-of-memory daemons want."""
@@ -287,14 +274,9 @@ class MemoryPolicy:
 
     def check(self, values: Mapping[str, str], cost_kb: int) -> None:
         """Refuse what cannot be applied, before anything is changed. `cost_kb` is what MemAvailable loses in this run."""
-        found = settings.overrides(later_lines(self.node, "sysctl.d", settings.SYSCTL_DROP_IN), values)
-        if found:
-            raise HostError(settings.override_message(found, values))
-        meminfo = self.facts.meminfo
-        problem = settings.headroom_problem(meminfo, cost_kb, values.get("vm.min_free_kbytes", ""))
-        if self.swap_off_wanted and not problem:
-            used = sum(swap.used_kb for swap in self.facts.swaps)
-            problem = room_problem(used, meminfo.get("MemAvailable", 0) - max(0, cost_kb), meminfo.get("MemTotal", 0))
+        found = settings.override_problem(settings.later_lines(self.node), values)
+        used = sum(swap.used_kb for swap in self.facts.swaps) if self.swap_off_wanted else 0
+        problem = found or settings.room_problem(self.facts.meminfo, cost_kb, values.get("vm.min_free_kbytes", ""), used)
         if problem:
             raise HostError(problem)
 
@@ -343,10 +325,9 @@ class MemoryPolicy:
         then = (int(values.get("vm.min_free_kbytes", now[0])), int(values.get("vm.watermark_scale_factor", now[1])))
         move = memory.floor_cost_kb(facts.meminfo, facts.zones, now, then)
         ttl, phrase = self.thrashing()
-        text, watched = self.drop_in_of_systemd()
+        text, watchdog_due = self.plan_watchdog()
         ttl_text = f"{settings.SYSCTL_HEADER}\nw {TTL} - - - - {ttl[TTL]}\n" if ttl else None
-        files = {settings.SYSCTL_DROP_IN: settings.render_sysctls(values), TTL_DROP_IN: ttl_text, WATCHDOG_DROP_IN: text}
-        wanted = Wanted(files, {**values, **ttl}, "", self.units())
+        wanted = Wanted({settings.SYSCTL_DROP_IN: settings.render_sysctls(values), TTL_DROP_IN: ttl_text}, {**values, **ttl}, self.units())
         self.check(values, move)
         self.settings.check(wanted)
         handover = self.handover(bool(self.params["kho_off"]))
@@ -357,15 +338,11 @@ class MemoryPolicy:
             self.swap_off()
         else:
             swap_again = self.swap_back()
-        if self.rearm:
-            self.edit.step(f"systemd's watchdog: {self.params['watchdog_seconds']} s", "systemctl", "daemon-reload")
-        if text and not self.edit.check_mode:
-            later = later_lines(self.node, "systemd/system.conf", WATCHDOG_DROP_IN)
-            problem = watchdog_mismatch(read_watchdog(self.node), int(self.params["watchdog_seconds"]), later)
-            if problem:
-                raise HostError(problem)
+        if watchdog_due:
+            self.set_watchdog(text)
 
         cost = memory.gib(memory.floor_cost_kb(facts.meminfo, facts.zones, first, then))
+        watched = f"; the watchdog resets a frozen node after {self.params['watchdog_seconds']} s" if text else ""
         shown = "vm.min_free_kbytes is left as it is"
         if reason:
             shown = f"vm.min_free_kbytes {values['vm.min_free_kbytes']} ({reason}) costs {cost} GiB of MemAvailable"
@@ -373,8 +350,10 @@ class MemoryPolicy:
 
     def absent(self) -> dict[str, Any]:
         """Restore what was there before the first run."""
-        self.drop_in_of_systemd()
-        self.settings.apply(Wanted(FILES, {}))
+        text, watchdog_due = self.plan_watchdog()
+        self.settings.apply(Wanted({settings.SYSCTL_DROP_IN: None, TTL_DROP_IN: None}, {}))
+        if watchdog_due:
+            self.set_watchdog(text)
         self.swap_back()
         handover = self.handover(False)
         return self.result(["The memory settings are those from before the first run." if self.edit.changes.messages else "Nothing to restore."], handover, [])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import resource
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Editor, HostError, Node
+from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_setup
 from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_api import DockerError
 from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_engine import DROP_IN, LIMITS
 from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_setup import Setup
@@ -21,7 +23,7 @@ PARAMS: dict[str, Any] = {
     "start_timeout": 1,
 }  # fmt: skip
 DAEMON_JSON = "/etc/docker/daemon.json"
-RUNNING = "LoadState=loaded\nActiveState=active\nUnitFileState=enabled\nMainPID=77\nInvocationID=i1\nLimitMEMLOCK=infinity\n"
+RUNNING = "LoadState=loaded\nActiveState=active\nUnitFileState=enabled\nMainPID=77\nInvocationID=i1\n"
 RANK = {"Id": "1", "Names": ["/rank0"], "Labels": {"gb10.cluster.group": "pair1"}}
 WEB = {"Id": "2", "Names": ["/web"], "Labels": {}}
 RESTART = "systemctl restart docker.service"
@@ -37,7 +39,6 @@ class Machine(Tree):
         self.commands: list[str] = []
         self.replies = {"systemctl show": (0, RUNNING), "docker compose version": (0, "2.26.1\n"), "systemctl": (0, ""), "docker": (0, "")}
         self.put(DAEMON_JSON, '{"runtimes": {}}\n')
-        self.put("/proc/1/limits", "Max locked memory         8388608              8388608              bytes\n")
         self.put("/proc/77/limits", "Max locked memory         unlimited            unlimited            bytes\n")
         self.put("/proc/77/cmdline", "dockerd\0")
 
@@ -47,13 +48,14 @@ class Machine(Tree):
         rc, text = next((reply for start, reply in sorted(self.replies.items(), reverse=True) if line.startswith(start)), (127, ""))
         return rc, text if rc == 0 else "", text
 
-    def docker(self, state: str = "present", check: bool = False, raisable: bool = True, **params: Any) -> dict[str, Any]:
+    def docker(self, state: str = "present", check: bool = False, **params: Any) -> dict[str, Any]:
         self.commands.clear()
-        return Setup(Editor(Node(str(self.root), self.run), check), state, {**PARAMS, **params}, lambda _memlock: raisable, 0.0).run()
+        return Setup(Editor(Node(str(self.root), self.run), check), state, {**PARAMS, **params}, 0.0).run()
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    monkeypatch.setattr(docker_setup, "check_attainable", lambda _memlock: None)
     (tmp_path / "var/run").mkdir(parents=True)
     with serving(tmp_path / "var/run/docker.sock") as engine:
         yield Machine(tmp_path, engine)
@@ -114,7 +116,7 @@ def test_an_engine_that_does_not_answer_is_not_restarted(machine: Machine) -> No
 
 
 def test_a_stopped_engine_is_started_enabled_and_disabled_by_undo(machine: Machine) -> None:
-    stopped = "LoadState=loaded\nActiveState=inactive\nUnitFileState=disabled\nMainPID=0\nInvocationID=\nLimitMEMLOCK=infinity\n"
+    stopped = "LoadState=loaded\nActiveState=inactive\nUnitFileState=disabled\nMainPID=0\nInvocationID=\n"
     machine.replies["systemctl show"] = (0, stopped)
     assert {"docker.service enabled", "docker.service started"} <= set(machine.docker()["changes"])
     machine.replies["systemctl show"] = (0, RUNNING)
@@ -140,25 +142,46 @@ def test_cdi_refresh_is_enabled_and_disabled_by_undo(machine: Machine) -> None:
 
 def test_a_file_that_dockerd_refuses_is_not_written(machine: Machine) -> None:
     before = machine.etc()
-    machine.replies["dockerd --validate"] = (1, "unknown key x")
+    machine.put("/proc/77/cmdline", "dockerd\0--live-restore\0")
+    machine.replies["dockerd --live-restore --validate"] = (1, "unknown key x")
     with pytest.raises(DockerError, match=r"dockerd refuses the merged .*unknown key x"):
         machine.docker()
     assert machine.etc() == before
 
 
-REFUSALS: dict[str, tuple[dict[str, tuple[int, str]], dict[str, Any], str]] = {
-    "not attainable": ({}, {"raisable": False}, "Set docker_memlock: 8388608 for it in the inventory"),
-    "no unit": ({"systemctl show": (0, "LoadState=not-found\n")}, {}, "without a docker.service"),
-    "failed restart": ({"systemctl restart": (1, "Job failed.")}, {}, "systemctl failed .*Job failed.*systemctl restart"),
-    "another drop-in": ({"systemctl show": (0, RUNNING.replace("infinity", "8388608"))}, {}, "Another drop-in wins"),
+REFUSALS: dict[str, tuple[dict[str, tuple[int, str]], str]] = {
+    "no unit": ({"systemctl show": (0, "LoadState=not-found\n")}, "without a docker.service"),
+    "failed restart": ({"systemctl restart": (1, "Job failed.")}, "systemctl failed .*Job failed.*systemctl restart"),
 }
 
 
-@pytest.mark.parametrize(("replies", "params", "message"), REFUSALS.values(), ids=REFUSALS.keys())
-def test_refusals(machine: Machine, replies: dict[str, tuple[int, str]], params: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(("replies", "message"), REFUSALS.values(), ids=REFUSALS.keys())
+def test_refusals(machine: Machine, replies: dict[str, tuple[int, str]], message: str) -> None:
     machine.replies.update(replies)
     with pytest.raises((DockerError, HostError), match=message):
-        machine.docker(**params)
+        machine.docker()
+
+
+ATTAINABLE: dict[str, tuple[int, int, bool]] = {
+    "unlimited in a container": (-1, 8388608, False),
+    "above the container's": (8388609, 8388608, False),
+    "the container's own": (8388608, 8388608, True),
+    "host without a limit": (-1, resource.RLIM_INFINITY, True),
+}
+
+
+@pytest.mark.parametrize(("wanted", "hard", "fine"), ATTAINABLE.values(), ids=ATTAINABLE.keys())
+def test_a_limit_that_root_may_not_set_is_refused(monkeypatch: pytest.MonkeyPatch, wanted: int, hard: int, fine: bool) -> None:
+    def refuse(*_arguments: object) -> None:
+        raise ValueError("not allowed to raise maximum limit")
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _what: (hard, hard))
+    monkeypatch.setattr(resource, "setrlimit", refuse)
+    if fine:
+        docker_setup.check_attainable(wanted)
+        return
+    with pytest.raises(DockerError, match=r"cannot lock more than 8388608 bytes .* Set docker_memlock: 8388608 for it in the inventory"):
+        docker_setup.check_attainable(wanted)
 
 
 def test_a_file_of_another_owner_stays(machine: Machine) -> None:

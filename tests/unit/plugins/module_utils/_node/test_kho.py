@@ -93,7 +93,7 @@ def test_undo_removes_the_file_and_reports_the_running_kernel_until_the_reboot(s
     spark.apply()
     spark.reboot()
     removed = spark.apply(wanted, state)
-    assert todo(removed) == ["remove", "stale", "reboot_required"]
+    assert todo(removed) == ["remove", "reboot_required"]
     assert "kho=off is removed from GRUB, and the running kernel still has it. Reboot the node" in removed["message"]
     again = spark.apply(wanted, state)
     assert (todo(again), again["message"]) == (["reboot_required"], removed["message"])
@@ -107,7 +107,7 @@ def test_undo_removes_the_file_and_reports_the_running_kernel_until_the_reboot(s
 
 def test_undo_before_the_reboot_needs_none(spark: Spark) -> None:
     spark.apply()
-    assert todo(spark.apply(False)) == ["remove", "stale"]
+    assert todo(spark.apply(False)) == ["remove"]
     assert (todo(spark.apply(False)), spark.pending()) == ([], "")
 
 
@@ -117,23 +117,15 @@ def test_default_reports_nothing_about_a_kho_off_of_another_tool(spark: Spark) -
     assert (todo(done), done["message"], spark.pending()) == ([], "", "")
 
 
-@pytest.mark.parametrize("path", [GRUB, f"{GRUB}.d/50-mine.cfg", f"{GRUB}.d/90-mine.cfg"])
-def test_a_file_of_another_tool_is_respected(spark: Spark, path: str) -> None:
-    spark.put(path, '# mine\nGRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX kho=off"\n')
-    new = spark.apply()
-    assert todo(new) == ["reboot_required"]
-    assert f"kho=off is in {path}:2, so the role adds nothing. The running kernel does not have it, run update-grub. Reboot" in new["message"]
-    spark.reboot()
-    after = spark.apply()
-    assert todo(after) == []
-    assert f"(set by {path}:2, so the role adds nothing), and KHO keeps no memory: CmaFree 0" in after["message"]
-    assert not spark.get(tuning.KHO_FILE)
-
-
-def test_our_file_goes_if_another_one_sets_it(spark: Spark) -> None:
-    spark.apply()
+def test_kho_off_of_another_file_stays_after_the_undo_and_is_named_once(spark: Spark) -> None:
     spark.put(GRUB, 'GRUB_CMDLINE_LINUX="kho=off"\n')
-    assert spark.tune(kho_off=True)["kho"]["remove"]
+    spark.apply()
+    spark.reboot()
+    assert spark.get("/proc/cmdline").count("kho=off") == 1
+    spark.apply(False)
+    assert spark.pending() == ""
+    assert "still has kho=off. Run update-grub, or remove it from another file of GRUB" in spark.apply(False)["message"]
+    assert spark.apply(False)["message"] == ""
 
 
 @pytest.mark.parametrize("default", ["quiet kho=off", "kho=off"])
@@ -147,9 +139,6 @@ def test_our_file_does_not_repeat_the_word(spark: Spark, default: str) -> None:
 def test_a_menu_that_an_earlier_run_has_not_updated_is_stale(spark: Spark) -> None:
     spark.apply(menu=False)
     assert todo(spark.apply()) == ["write", "stale", "reboot_required"]
-    spark.reboot()
-    spark.apply(False, menu=False)
-    assert "stale" in todo(spark.apply(False))
 
 
 def test_memory_that_does_not_come_back_is_reported_with_the_remedy(spark: Spark) -> None:
@@ -187,7 +176,7 @@ def test_a_boot_loader_without_grub_that_has_it_is_enough(spark: Spark) -> None:
     spark.put("/proc/meminfo", meminfo())
     done = spark.tune(kho_off=True)["kho"]
     assert todo(done) == []
-    assert "(set by another tool, so the role adds nothing)" in done["message"]
+    assert "kho=off is on the kernel command line, and KHO keeps no memory" in done["message"]
 
 
 def test_a_kernel_that_was_not_started_from_the_menu_is_refused(spark: Spark) -> None:
