@@ -49,7 +49,7 @@ def _checked(method):
 Connection.exec_command = _checked(Connection.exec_command)
 Connection.put_file = _checked(Connection.put_file)
 """
-STUBS = ("agent", "collective_test", "gb10", "vllm_rank_info")
+STUBS = ("agent", "gb10", "roce_test", "vllm_rank_info")
 #: Names the release of the inventory as the test does.
 NAMED = """
 

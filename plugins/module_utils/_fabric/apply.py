@@ -24,10 +24,10 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Changes, FileChange
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import netplan, restore
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import CONFIG_PREFIXES
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.facts import gather
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import CONFIG_PREFIXES, rdma_users
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import ConfigFile, Device, Plan, RailConfig, config_texts
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import DesiredState, desired_rails
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.problems import gather
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import DesiredState, desired_rails, repairs_of
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.restore import Live, PendingChange, RefusedError
 
 SETTLE_SECONDS = 45
@@ -83,13 +83,38 @@ class Change:
                 self.live.refuse_in_use(work.names)
             if not self.module.check_mode:
                 self._apply(work, generated)
+        if self.module.params["gid_repair"] and not (self.module.check_mode and self.changes.messages):
+            self._repair_gids()
         found: list[dict[str, Any]] = facts["rails"]
         return found
 
+    def _repair_gids(self) -> None:
+        """Remove and add the address of each rail whose GID has drifted. The GIDs of a rail in use stay as they are."""
+        live = self.live
+        if self.changes.messages:
+            time.sleep(1)  # the kernel fills the GID table of a new address in the background
+            live.read()
+        wanted = repairs_of(gather(live.capture, self._state(), live.ssh_connection))
+        users = rdma_users() if wanted else []
+        if users:
+            names = ", ".join(rail["netdev"] for rail in wanted)
+            self.notes.append(f"The GIDs of {names} were left as they are, because {', '.join(users[:4])} use(s) RDMA.")
+            return
+        for rail in wanted:
+            cidr, name, index = f"{rail['ipv4']}/{rail['prefix']}", rail["netdev"], rail["gid_index"]
+            self.changes.step(f"remove and add {cidr} on {name} for its GID (now: {'none or several' if index is None else f'index {index}'})")
+            if not self.module.check_mode:
+                live.drop_addresses({(name, cidr)})
+                live.require(self.module.get_bin_path("ip", required=True), "addr", "replace", cidr, "brd", "+", "dev", name)
+
+    def _state(self) -> DesiredState:
+        """Return the desired state of the module's arguments."""
+        params = self.module.params
+        return DesiredState(params["addresses"], (), params["interfaces"], params["mtu"], params["min_speed_mbps"], follow_link=True)
+
     def _desired(self) -> tuple[dict[str, Any], list[RailConfig]]:
         """Return the facts and the configuration of each rail, or refuse."""
-        params = self.module.params
-        desired = DesiredState(params["addresses"], (), params["interfaces"], params["mtu"], params["min_speed_mbps"], follow_link=True)
+        params, desired = self.module.params, self._state()
         wanted, bad = desired_rails(desired)
         if bad:
             raise RefusedError(" ".join(f"{p.message} {p.remedy}" for p in bad))

@@ -167,7 +167,7 @@ def rdma_users() -> list[str]:
 # Units: speed in Mb/s (1000000 bit/s), MTU in bytes. Nothing is derived from a position in a list. A *port* is one network device of an RDMA card. A *cage*
 # is the socket for the cable; its two ports are *twins*.
 # From sysfs to the NCCL variables: capture.py reads the GID tables, `gids_of` here decodes them, rails.py (`resolve`) selects the index that belongs to the
-# address of a rail, and facts.py (`environment`) writes the variables.
+# address of a rail, and `environment` there writes the variables.
 
 Record = dict[str, Any]
 

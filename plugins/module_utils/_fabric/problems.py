@@ -1,54 +1,57 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE: faults of the fabric of a node, each with a stable id, a sentence and a remedy. Pure.
+"""PRIVATE: the facts of the fabric of a node, and its faults, each with a stable id, a sentence and a remedy. Pure.
 
-Each function finds one kind of fault. `find_problems()` calls those of the node, then those of each rail, then those between rails.
+`gather()` returns what the module `roce_info` documents. Each function below finds one kind of fault. `find_problems()` calls those of the node, then those of
+each rail, then those between rails.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, replace
 
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import (
     COMMANDS,
     CONFIG_PREFIXES,
     PCIE_FILES,
     Capture,
+    Node,
     Port,
     Record,
     as_address,
     as_integer,
     rdma_mtu,
 )
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import Fabric, Problem, Rail, counted, is_link_local, spare_cages
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import (
+    DesiredState,
+    Fabric,
+    Problem,
+    Rail,
+    assign,
+    counted,
+    derive,
+    desired_rails,
+    environment,
+    is_link_local,
+    management,
+    port_row,
+    rail_row,
+    resolve,
+    spare_cages,
+)
 
 REPLUG = "Plug the QSFP cable into the same cage of both machines (either cage works), check that the other machine is on, then reboot both with the cable in."
 ONE_NETWORK_EACH = "Give each rail a /24 of its own: gb10_fabric_cidrs with one network per rail, then run the roce role."
 
-RDMA_ONLY = ("gid_ambiguous", "gid_missing", "no_rdma")
+RDMA_ONLY = ("gid_ambiguous", "gid_missing", "no_rdma")  # ids that leave the fabric with TCP alone
 # ids that make the fabric unusable
 FATAL = (
-    "no_cable",
-    "link_down",
-    "no_ipv4",
-    "mtu_small",
-    "mtu_mismatch",
-    "one_subnet_for_both_rails",
-    "interface_missing",
-    "rail_unplaced",
-    "bad_input",
-    *RDMA_ONLY,
-)
-
-
-def failures_of(problems: Sequence[Mapping[str, Any]], require_rdma: bool) -> list[str]:
-    """Return message and remedy of the problems that make the fabric unusable; `problems` as gather() returns them."""
-    return [f"{problem['message']} {problem['remedy']}" for problem in problems if problem["id"] in FATAL and (require_rdma or problem["id"] not in RDMA_ONLY)]
+    "no_cable", "link_down", "no_ipv4", "mtu_small", "mtu_mismatch", "one_subnet_for_both_rails", "interface_missing", "rail_unplaced", "bad_input",
+)  # fmt: skip
 
 
 def find_problems(fabric: Fabric) -> Iterator[Problem]:
@@ -442,3 +445,41 @@ def hotplug_state(capture: Capture) -> Record:
         "files": files,
         "summary": summary or "not exposed by this kernel",
     }
+
+
+# --- all facts -------------------------------------------------------------------------------------------------------------------
+
+
+def gather(capture: Capture, desired: DesiredState, ssh_connection: str | None = None, foreign: Iterable[Record] = ()) -> Record:
+    """Return the facts that `roce_info` documents: rails, ports, twins, management, hotplug, env, problems."""
+    node = Node(capture)
+    mgmt = management(node, ssh_connection)
+    wanted, bad_input = desired_rails(desired)
+    placed = assign(node, wanted, mgmt["protected"], desired.follow_link)
+    if wanted:
+        rails = [resolve(placed[rail.index], rail.index, rail) for rail in wanted if rail.index in placed]
+    else:
+        rails = [resolve(port, index, None) for index, port in enumerate(derive(node, mgmt["protected"]))]
+    unplaced = [rail for rail in wanted if rail.index not in placed]
+    fabric = Fabric(node, rails, desired, unplaced, mgmt, hotplug_state(capture), list(foreign))
+    twins: dict[str, list[str]] = {}
+    for port in node.ports:
+        if port.cage is not None:
+            twins.setdefault(str(port.cage), []).append(port.netdev)
+    return {
+        "rails": [rail_row(rail) for rail in rails],
+        "ports": [port_row(port, mgmt["protected"]) for port in node.ports],
+        "twins": twins,
+        "management": mgmt,
+        "hotplug": fabric.hotplug,
+        "foreign": fabric.foreign,
+        "env": environment(rails),
+        "problems": [asdict(problem) for problem in dict.fromkeys([*bad_input, *find_problems(fabric)])],
+    }
+
+
+def sentence_of(problem: Record, rails: list[Record]) -> str:
+    """Return a problem with its rail and its remedy."""
+    rail = next((rail for rail in rails if problem["interface"] and rail["netdev"] == problem["interface"]), None)
+    where = f"Rail {rail['index']} ({rail['ipv4'] or 'no address'}) does not work: " if rail else ""
+    return f"{where}{problem['message']} {problem['remedy']}"

@@ -24,8 +24,9 @@ from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import SECONDS, run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node, Runner, first_of_name
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric import facts as roce_facts
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric import problems as roce_facts
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import Capture
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import DesiredState
 from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api, memory, parse, transfer, tuning
 from ansible_collections.gb10.cluster.plugins.module_utils._node.memory import UmaError
 
@@ -110,7 +111,7 @@ def driver(node: Node) -> Record:
 
 def fabric(capture: Capture, addresses: Sequence[str], cidrs: Sequence[str], ssh: str | None, foreign: Sequence[Record], node: Node) -> Record:
     """Return the facts of the fabric that can be checked before it is set up."""
-    found = roce_facts.gather(capture, roce_facts.DesiredState(list(addresses), list(cidrs)), ssh, foreign)
+    found = roce_facts.gather(capture, DesiredState(list(addresses), list(cidrs)), ssh, foreign)
     interface = str(found["management"].get("interface") or "")
     base = f"/sys/class/net/{interface}"
     wireless = bool(interface) and (node.exists(f"{base}/wireless") or node.exists(f"{base}/phy80211") or interface.startswith("wl"))

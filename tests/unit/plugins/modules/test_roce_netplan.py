@@ -16,7 +16,7 @@ import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import apply, netplan, restore
 from ansible_collections.gb10.cluster.plugins.modules import roce_netplan
 from unit.fixtures.roce.node import FakeNode
-from unit.fixtures.roce.tree import ADDRESSES, PAIR, RAIL0, RAIL1, bare, spark
+from unit.fixtures.roce.tree import ADDRESSES, PAIR, RAIL0, RAIL1, SPARK, V2, ZERO, bare, gid, spark, v4_gids
 
 FOREIGN = (
     "network:\n  version: 2\n  ethernets:\n    enp1s0f0np0:\n      addresses: [{}]\n      mtu: 9000\n"
@@ -85,18 +85,27 @@ class Machine(FakeNode):
         record = self.link(name)
         record["mtu"] = mtu
         record["addr_info"] = [{"family": "inet", "local": a.split("/")[0], "prefixlen": int(a.split("/")[1]), "scope": "global"} for a in addresses]
+        self.gids(name)
+
+    def gids(self, name: str, at: int = 2) -> None:
+        """Put the GIDs of the first address of a port into its table, from this index on."""
+        hca = next(row[1] for row in SPARK if row[0] == name)
+        table = dict.fromkeys(range(2, 8), (V2, ZERO)) | v4_gids(next(iter(self.addresses(name)), None), at=at)
+        for index, (kind, value) in table.items():
+            gid(self.tree, hca, index, kind, value, name)
 
     def ip(self, argv: list[str]) -> tuple[int, str, str]:
         """Do what `ip` is asked to."""
         words = argv[1:]
         record = self.link(words[words.index("dev") + 1])
-        if words[:2] == ["addr", "add"]:
+        if words[:2] in (["addr", "add"], ["addr", "replace"]):
             local, prefix = words[2].split("/")
             record["addr_info"].append({"family": "inet", "local": local, "prefixlen": int(prefix), "scope": "global"})
         elif words[:2] == ["addr", "del"]:
             record["addr_info"] = [a for a in record["addr_info"] if a["local"] != words[2].split("/")[0]]
         elif "mtu" in words:
             record["mtu"] = int(words[-1])
+        self.gids(record["ifname"])
         return 0, "", ""
 
     def addresses(self, name: str) -> list[str]:
@@ -239,6 +248,45 @@ def test_absent_when_our_file_was_removed(make: Any) -> None:
     assert not list(Path(apply.RUN_FOLDERS[1]).glob("*"))
     node.call(state="confirmed")
     assert node.call(state="absent")["changed"] is False
+
+
+# --- GID repair ------------------------------------------------------------------------------------------------------------------
+
+
+def drifted(make: Any) -> Machine:
+    """Return a machine of which the GID of the second rail has moved to index 5, and that puts it back at 3 with its address."""
+    node = confirmed(make)
+    node.gids(RAIL1, at=4)
+    node.commands.clear()
+    return node
+
+
+def test_a_gid_that_drifted_is_repaired_once(make: Any) -> None:
+    node = drifted(make)
+    checked = node.call(check=True, addresses=ADDRESSES)
+    assert (checked["changed"], node.ran("^/bin/ip")) == (True, [])
+    result = present(node)
+    assert checked["actions"] == result["actions"] == [f"remove and add 192.168.101.10/24 on {RAIL1} for its GID (now: index 5)"]
+    assert node.ran("^/bin/ip") == [f"/bin/ip addr del 192.168.101.10/24 dev {RAIL1}", f"/bin/ip addr replace 192.168.101.10/24 brd + dev {RAIL1}"]
+    assert (result["pending"], present(node)["changed"]) == (False, False)
+
+
+def test_a_gid_in_use_is_left_and_reported(make: Any) -> None:
+    node = drifted(make)
+    node.users = ["VLLM::Worker (77)"]
+    result = present(node)
+    assert (result["changed"], node.ran("^/bin/ip")) == (False, [])
+    assert result["shown"] == [f"The GIDs of {RAIL1} were left as they are, because VLLM::Worker (77) use(s) RDMA."]
+
+
+def test_repair_can_be_switched_off(make: Any) -> None:
+    assert present(drifted(make), gid_repair=False)["changed"] is False
+
+
+def test_an_address_that_does_not_come_back_is_reported(make: Any) -> None:
+    node = drifted(make)
+    node.answers.insert(0, ("addr replace", (2, "", "RTNETLINK answers: Cannot assign requested address\n")))
+    assert "Cannot assign requested address" in present(node)["msg"]
 
 
 # --- other people's files --------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What roce_info knows (_fabric/facts.py and its parts): rails, GIDs, management, environment and problems.
+"""What roce_info knows (_fabric/problems.py and its parts): rails, GIDs, management, environment and problems.
 
 On captures, on built trees, and on states of machines that field reports describe (DGX Spark, GX10, GB10).
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric import capture, facts
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric import capture, rails
 from shared_samples import needs_shared, samples
 from unit.fixtures.roce.tree import (
     ADDRESSES,
@@ -301,17 +301,17 @@ def test_unreadable_files_are_named(tmp_path: Path) -> None:
 def test_repair_takes_the_rails_above_the_lowest_index_and_those_without_gid(tmp_path: Path) -> None:
     gids = {"enp1s0f0np0": v4_gids("192.168.100.10"), "enP2p1s0f0np0": v4_gids("192.168.101.10", at=4)}
     drifted = run(spark(tmp_path / "a", PAIR, gids=gids).write(), addresses=["192.168.100.10/24", "192.168.101.10/24"])
-    assert [rail["netdev"] for rail in facts.repairs_of(drifted)] == ["enP2p1s0f0np0"]
+    assert [rail["netdev"] for rail in rails.repairs_of(drifted)] == ["enP2p1s0f0np0"]
     cold = run(spark(tmp_path / "b", PAIR, gids={"enp1s0f0np0": v4_gids(None)}).write())
-    assert [rail["netdev"] for rail in facts.repairs_of(cold)] == ["enp1s0f0np0"]
-    assert facts.repairs_of(run(spark(tmp_path / "c", PAIR).write())) == []
+    assert [rail["netdev"] for rail in rails.repairs_of(cold)] == ["enp1s0f0np0"]
+    assert rails.repairs_of(run(spark(tmp_path / "c", PAIR).write())) == []
 
 
 def test_repair_leaves_a_rail_alone_that_is_down_or_carries_the_session(tmp_path: Path) -> None:
     gids = {"enp1s0f0np0": v4_gids("192.168.100.10"), "enP2p1s0f0np0": v4_gids("192.168.101.10", at=4)}
     tree = spark(tmp_path, PAIR, gids=gids)
-    assert facts.repairs_of(run(tree.write(), ssh="192.168.101.11 1 192.168.101.10 22")) == []
-    assert facts.repairs_of(run(spark(tmp_path / "d", PAIR, gids=gids, up=("enp1s0f0np0",)).write())) == []
+    assert rails.repairs_of(run(tree.write(), ssh="192.168.101.11 1 192.168.101.10 22")) == []
+    assert rails.repairs_of(run(spark(tmp_path / "d", PAIR, gids=gids, up=("enp1s0f0np0",)).write())) == []
 
 
 def test_assignment_of_the_role_follows_a_moved_cable(tmp_path: Path) -> None:
