@@ -11,13 +11,12 @@ one that carries this SSH session, are not written.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -87,25 +86,6 @@ class Change:
             self._repair_gids()
         found: list[dict[str, Any]] = facts["rails"]
         return found
-
-    def _repair_gids(self) -> None:
-        """Remove and add the address of each rail whose GID has drifted. The GIDs of a rail in use stay as they are."""
-        live = self.live
-        if self.changes.messages:
-            time.sleep(1)  # the kernel fills the GID table of a new address in the background
-            live.read()
-        wanted = repairs_of(gather(live.capture, self._state(), live.ssh_connection))
-        users = rdma_users() if wanted else []
-        if users:
-            names = ", ".join(rail["netdev"] for rail in wanted)
-            self.notes.append(f"The GIDs of {names} were left as they are, because {', '.join(users[:4])} use(s) RDMA.")
-            return
-        for rail in wanted:
-            cidr, name, index = f"{rail['ipv4']}/{rail['prefix']}", rail["netdev"], rail["gid_index"]
-            self.changes.step(f"remove and add {cidr} on {name} for its GID (now: {'none or several' if index is None else f'index {index}'})")
-            if not self.module.check_mode:
-                live.drop_addresses({(name, cidr)})
-                live.require(self.module.get_bin_path("ip", required=True), "addr", "replace", cidr, "brd", "+", "dev", name)
 
     def _state(self) -> DesiredState:
         """Return the desired state of the module's arguments."""
@@ -193,15 +173,15 @@ class Change:
 
     def _apply(self, work: Work, generated: dict[str, str]) -> None:
         """Write the files and set the rails. If netplan files change, the timer that restores the state runs before."""
-        live, names = self.live, work.names
+        live, names, ours = self.live, work.names, list(work.plan.ours)
         linked = {name for name in names if live.node.port(name).linked}
-        given = live.configured_addresses({netplan.OWN_PATH: work.before})
+        given = self._addresses_of(work.before)
         backups = {f"/{path}": f"{restore.BACKUP_DIR}/{path.replace('/', '_')}" for path in work.plan.moves}
         touched = sorted({*names, *(name for name, _address in given)})
         if work.files_change:
-            run_files = sorted({*_run_files(touched), *generated})
-            self.pending.arm([self.own, self.drop_in, restore.BASELINE, *backups, *run_files], touched, f"write {self.own} for {', '.join(names)}")
-        self._save_baseline(names, backups)
+            files = [self.own, self.drop_in, *backups, *backups.values(), *sorted({*_run_files(touched), *generated})]
+            self.pending.arm(files, touched, f"write {self.own} for {', '.join(names)}")
+        self.pending.keep_first([rail.interface for rail in ours], names, backups)
         for path, backup in backups.items():
             Path(restore.BACKUP_DIR).mkdir(parents=True, exist_ok=True, mode=0o700)
             shutil.move(path, backup)
@@ -214,26 +194,20 @@ class Change:
         live.set_sysctls(work.sysctls)
         if not work.files_change:
             for rail in work.drift:
-                live.set_interface(rail.interface, rail.mtu, [rail.address])
+                live.set_rail(rail)
             return
         self._install(generated, touched)
-        self._settle(list(work.plan.ours), linked)
-        live.drop_addresses(given - {(rail.interface, rail.address) for rail in work.rails})
+        self._settle(ours, linked)
+        for name, address in sorted(given - {(rail.interface, rail.address) for rail in work.rails}):
+            if name not in live.protected and address in live.interface(name).addresses:
+                live.ip("addr", "del", address, "dev", name)
         live.set_sysctls(work.sysctls)  # the renderer may have changed them
         self.pending.extend()
 
-    def _save_baseline(self, names: list[str], backups: Mapping[str, str]) -> None:
-        """Record the state before the first change, for `absent()`."""
-        live = self.live
-        now: dict[str, dict[str, Any]] = {
-            "sysctls": live.sysctls(names),
-            "rails": {name: asdict(live.interface(name)) for name in names},
-            "moves": dict(backups),
-        }
-        known = live.record(restore.BASELINE) or {}
-        baseline = {key: {**found, **known.get(key, {})} for key, found in now.items()}
-        Path(restore.STATE_DIR).mkdir(parents=True, exist_ok=True, mode=0o700)
-        live.write(restore.BASELINE, json.dumps(baseline, indent=1, sort_keys=True) + "\n", 0o600)
+    def _addresses_of(self, text: str | None) -> set[tuple[str, str]]:
+        """Return the (interface, address) pairs that an earlier text of our file gives to interfaces of this node."""
+        read = netplan.read_files({netplan.OWN_PATH: text or ""}, [Device(name) for name in self.live.node.netdevs])
+        return {(claim.interface, address) for item in read for claim in item.claims for address in claim.addresses}
 
     def _settle(self, rails: list[RailConfig], linked: set[str]) -> None:
         """Wait until the rails with a link have address and MTU; then set what is missing."""
@@ -245,44 +219,56 @@ class Change:
                 break
             time.sleep(1)
         for rail in waiting:
-            self.live.set_interface(rail.interface, rail.mtu, [rail.address])
+            self.live.set_rail(rail)
         if waiting:
             names = ", ".join(rail.interface for rail in waiting)
             self.notes.append(f"{names} stayed incomplete for {SETTLE_SECONDS} s; address and MTU were set directly.")
+
+    def _repair_gids(self) -> None:
+        """Remove and add the address of each rail whose GID has drifted. The GIDs of a rail in use stay as they are."""
+        live = self.live
+        if self.changes.messages:
+            time.sleep(1)  # the kernel fills the GID table of a new address in the background
+            live.read()
+        wanted = repairs_of(gather(live.capture, self._state(), live.ssh_connection))
+        users = rdma_users() if wanted else []
+        if users:
+            names = ", ".join(rail["netdev"] for rail in wanted)
+            self.notes.append(f"The GIDs of {names} were left as they are, because {', '.join(users[:4])} use(s) RDMA.")
+            return
+        for rail in wanted:
+            cidr, name, index = f"{rail['ipv4']}/{rail['prefix']}", rail["netdev"], rail["gid_index"]
+            self.changes.step(f"remove and add {cidr} on {name} for its GID (now: {'none or several' if index is None else f'index {index}'})")
+            if not self.module.check_mode:
+                live.ip("addr", "del", cidr, "dev", name)
+                live.ip("addr", "replace", cidr, "brd", "+", "dev", name)
 
     # absent
 
     def absent(self) -> None:
         """Restore the state before the first change."""
-        live = self.live
+        live, first = self.live, Path(restore.BEFORE)
         live.read()
         before = live.text(self.own)
-        baseline = live.record(restore.BASELINE)
-        if before is None and live.text(self.drop_in) is None and baseline is None:
+        if before is None and live.text(self.drop_in) is None and not first.is_dir():
             return
-        record = baseline or {"sysctls": {}, "rails": {}, "moves": {}}
-        rails = sorted(record["rails"])
-        back = self._report_absent(before, record, baseline is not None)
+        rails = sorted(path.name[: -len(".sysctl")] for path in first.glob("*.sysctl"))
+        back = self._report_absent(before, rails)
         touched = sorted(set(rails) & set(live.protected))
         if touched:
             raise RefusedError(
                 f"{', '.join(touched)} carries the default route or this SSH session now, so it is not changed; nothing was changed."
                 " Move that to another interface first."
             )
-        netplan_change = before is not None or bool(back)
         running = {path: live.text(path) for path in _run_files(rails)}
-        generated: dict[str, str] = {}
-        if netplan_change or running:
-            generated = self._generate(rails, back=back)
-            netplan_change = netplan_change or generated != running  # our file was removed, but its generated files are still active
-        if netplan_change:
+        generated = self._generate(rails, back=back) if before is not None or back or running else {}
+        netplan_change = before is not None or bool(back) or generated != running  # what netplan made of a file that was removed is still active
+        if netplan_change or list(first.glob("*.link")):
             live.refuse_in_use(rails)
         if self.module.check_mode:
             return
-        given = live.configured_addresses(running if before is None else {netplan.OWN_PATH: before})
         if netplan_change:
-            files = {self.own, self.drop_in, restore.BASELINE, *back, *back.values(), *running, *generated}
-            self.pending.arm(sorted(files), rails, f"remove {self.own}")
+            self.pending.arm(sorted({self.own, self.drop_in, *back, *back.values(), *running, *generated}), rails, f"remove {self.own}")
         for path in (self.own, self.drop_in):
             Path(path).unlink(missing_ok=True)
         for path, backup in back.items():
@@ -290,21 +276,16 @@ class Change:
         if netplan_change:
             self._install(generated, rails)
             time.sleep(2)
-            live.read()
-        earlier = {(name, address) for name in rails for address in record["rails"][name]["addresses"]}
-        live.drop_addresses(given - earlier - live.configured_addresses(dict(generated)))
-        for name in rails:
-            if name in live.node.netdevs:
-                live.set_interface(**{**record["rails"][name], "name": name})
-        live.set_sysctls(record["sysctls"])
-        Path(restore.BASELINE).unlink(missing_ok=True)
+        if first.is_dir():
+            self.pending.undo()
         if netplan_change:
             self.pending.extend()
 
-    def _report_absent(self, before: str | None, record: Mapping[str, Any], recorded: bool) -> dict[str, str]:
+    def _report_absent(self, before: str | None, rails: Sequence[str]) -> dict[str, str]:
         """Add each change to the actions and the diff; return the backups to move back, {path: backup}."""
         live = self.live
-        back = {path: backup for path, backup in record["moves"].items() if Path(backup).exists()}
+        moves = live.record(f"{restore.BEFORE}/moves.json") or {}
+        back = {path: backup for path, backup in moves.items() if Path(backup).exists()}
         for path in [path for path in back if Path(path).exists()]:
             self.notes.append(f"{path} exists again, so its backup {back.pop(path)} is kept.")
         for path, text in ((self.own, before), (self.drop_in, live.text(self.drop_in))):
@@ -312,8 +293,8 @@ class Change:
                 self.changes.file(FileChange(path, text, None), f"remove {path}")
         for path, backup in back.items():
             self.changes.file(FileChange(path, None, live.text(backup)), f"move {backup} back to {path}")
-        if recorded:
-            self.changes.step(f"forget {restore.BASELINE}")
+        if rails:
+            self.changes.step(f"give {', '.join(rails)} back what they were before the first run, of {restore.BEFORE}")
         return back
 
     # generated files

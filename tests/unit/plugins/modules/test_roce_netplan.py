@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ class Machine(FakeNode):
     def start(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Move every absolute path of the module below `root`."""
         self.root = root
-        for name in ("STATE_DIR", "PENDING", "RESTORED", "BASELINE", "BACKUP_DIR"):
+        for name in ("STATE_DIR", "PENDING", "RESTORED", "BEFORE", "BACKUP_DIR"):
             monkeypatch.setattr(restore, name, f"{root}{getattr(restore, name)}")
         plain, real = netplan.OWN_PATH, netplan.read_files
         own = f"{root}/{plain}".lstrip("/")
@@ -50,6 +51,8 @@ class Machine(FakeNode):
             ("^netplan generate", self.generate),
             ("connection up", self.up),
             ("^/bin/ip ", self.ip),
+            ("^/bin/sh -ec", self.save),
+            (f"^/bin/sh {restore.BEFORE}/restore.sh", self.undo),
             (f"is-active --quiet (systemd-networkd|{restore.TIMER})", (3, "", "")),
         ]
 
@@ -106,6 +109,20 @@ class Machine(FakeNode):
         elif "mtu" in words:
             record["mtu"] = int(words[-1])
         self.gids(record["ifname"])
+        return 0, "", ""
+
+    def save(self, argv: list[str]) -> tuple[int, str, str]:
+        """Make the files that the commands write."""
+        folder = Path(re.findall(r"^cd (\S+)", argv[-1])[0])
+        for name in re.findall(r">(\S+)", argv[-1]):
+            (folder / name).write_text("saved")
+        return 0, "", ""
+
+    def undo(self, _argv: list[str]) -> tuple[int, str, str]:
+        """Give back what test_restore.py shows that the script gives back."""
+        for path in Path(restore.BEFORE).glob("*.link"):
+            self.give(path.stem, [], 1500)
+        shutil.rmtree(restore.BEFORE)
         return 0, "", ""
 
     def addresses(self, name: str) -> list[str]:
@@ -165,8 +182,9 @@ def test_a_fresh_node_gets_its_rails_and_waits_for_the_confirmation(make: Any) -
     connections = Path(apply.RUN_FOLDERS[1])
     assert sorted(path.name for path in connections.iterdir()) == [f"netplan-{RAIL1}.nmconnection", f"netplan-{RAIL0}.nmconnection"]
     assert (Path(restore.PENDING) / "restore.sh").exists()
-    baseline = json.loads(Path(restore.BASELINE).read_text())
-    assert baseline["rails"][RAIL0] == {"name": RAIL0, "addresses": [], "mtu": 1500, "up": True}
+    assert {f"{name}.{kind}" for name in (RAIL0, RAIL1) for kind in ("addr", "link", "route", "sysctl")} <= {
+        path.name for path in Path(restore.BEFORE).iterdir()
+    }
     assert result["diff"][0]["after"] == node.own
 
 
@@ -189,7 +207,7 @@ def test_check_mode_shows_the_change_and_makes_none(make: Any) -> None:
     assert (result["changed"], result["pending"], node.own) == (True, False, None)
     assert any(f"give {RAIL0} 192.168.100.10/24 and MTU 9000 (now: no address, MTU 1500)" in action for action in result["actions"])
     assert not node.ran("systemd-run|nmcli|^/bin/ip")
-    assert not Path(restore.BASELINE).exists()
+    assert not Path(restore.BEFORE).exists()
 
 
 def test_drift_is_put_right_on_the_rail_without_netplan(make: Any) -> None:
@@ -229,9 +247,10 @@ def test_absent_gives_back_what_stood_before(make: Any) -> None:
     assert (checked["changed"], node.own is not None) == (True, True)
     result = node.call(state="absent")
     assert (result["changed"], result["pending"], node.own) == (True, True, None)
-    assert result["actions"] == [f"remove /{netplan.OWN_PATH}", f"remove /{netplan.SYSCTL_PATH}", f"forget {restore.BASELINE}"]
+    restored = f"give {RAIL1}, {RAIL0} back what they were before the first run, of {restore.BEFORE}"
+    assert result["actions"] == [f"remove /{netplan.OWN_PATH}", f"remove /{netplan.SYSCTL_PATH}", restored]
     assert (node.link(RAIL0)["addr_info"], node.link(RAIL0)["mtu"]) == ([], 1500)
-    assert not Path(restore.BASELINE).exists()
+    assert not Path(restore.BEFORE).exists()
     assert node.call(state="confirmed")["confirmed"] is True
     assert node.call(state="absent")["changed"] is False
 
@@ -440,9 +459,9 @@ def test_a_change_that_no_run_has_confirmed_is_confirmed_by_the_next_one(make: A
     present(node)
     again = present(node)
     assert (again["changed"], again["pending"]) == (False, True)
-    script = (Path(restore.PENDING) / "restore.sh").read_text()
     result = present(node, mtu=4000)
     assert (result.get("failed"), result["pending"]) == (None, True)
-    assert f"rm -f /{netplan.OWN_PATH}" in script
-    assert f"rm -f /{netplan.OWN_PATH}" not in (Path(restore.PENDING) / "restore.sh").read_text(), "the first change stays"
+    first, second = node.ran(f"^/bin/sh -ec cd {restore.STATE_DIR}/staging")
+    assert f" /{netplan.OWN_PATH}" not in re.findall("tar .*", first)[0]
+    assert f" /{netplan.OWN_PATH}" in re.findall("tar .*", second)[0], "the first change stays"
     assert node.call(state="confirmed")["confirmed"] is True
