@@ -23,8 +23,8 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Changes, FileChange
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import netplan, restore
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import CONFIG_PREFIXES, rdma_users
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import ConfigFile, Device, Plan, RailConfig, config_texts
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import rdma_users
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import ConfigFile, Device, Plan, RailConfig
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.problems import gather
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import DesiredState, desired_rails, repairs_of
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.restore import Live, PendingChange, RefusedError
@@ -122,11 +122,11 @@ class Change:
         refusals = netplan.validate_rails(rails, live.protected, node.netdevs, others)
         if refusals:
             raise RefusedError(" ".join(refusals))
-        hidden = [f"/{path} ({why})" for path, why in live.capture.unreadable.items() if path.startswith(CONFIG_PREFIXES)]
+        hidden = [f"/{path} ({why})" for path, why in live.capture.unreadable.items()]
         if hidden:
             raise RefusedError(f"Could not read {', '.join(hidden)}; run as root (become: true).")
         devices = [Device(name, port.mac, port.driver) for name in (*names, *others) for port in [node.port(name)]]
-        read = netplan.read_files(config_texts(live.capture), devices[: len(names)], devices[len(names) :])
+        read = netplan.read_files(live.capture.config, devices[: len(names)], devices[len(names) :])
         plan = netplan.plan(rails, read, self.module.params["foreign"], self._renderer(read))
         if plan.refusals:
             raise RefusedError(" ".join(plan.refusals))
@@ -311,7 +311,7 @@ class Change:
             raise RefusedError("The command `netplan` is missing: install netplan.io (`apt install netplan.io`), which DGX OS has.")
         files = {
             path: content
-            for path, content in live.capture.files.items()
+            for path, content in live.capture.config.items()
             if path.startswith(("lib/netplan/", "etc/netplan/")) and path not in moves and path != netplan.OWN_PATH
         }
         files.update({path.lstrip("/"): live.text(backup) or "" for path, backup in back.items() if path.startswith("/etc/netplan/")})

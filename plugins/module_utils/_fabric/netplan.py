@@ -21,7 +21,7 @@ try:
 except ImportError:
     yaml = None  # type: ignore[assignment]  # no file can be read then
 
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import CONFIG_PREFIXES, Capture, Node
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import Capture, Node
 
 SYSCTL_PATH = "etc/sysctl.d/60-gb10-roce.conf"
 RENDERERS = ("NetworkManager", "networkd")
@@ -227,18 +227,13 @@ def default_renderer(read: Sequence[ConfigFile]) -> str | None:
     return next((item.renderer for item in reversed(read) if item.renderer and not item.own), None)
 
 
-def config_texts(capture: Capture) -> dict[str, str]:
-    """Return the network configuration files of a node."""
-    return {path: text for path, text in capture.files.items() if path.startswith(CONFIG_PREFIXES)}
-
-
 def foreign_config(capture: Capture) -> list[dict[str, Any]]:
     """Return the files of others that configure a port of the card.
 
     If the card is powered down, these are the files that name the ports of a Spark.
     """
     devices = [Device(port.netdev, port.mac, port.driver) for port in Node(capture).ports]
-    files = config_texts(capture)
+    files = capture.config
     if not devices:
         devices = [Device(name) for name in SPARK_PORTS if any(name in text for text in files.values())]
     return [item.as_dict() for item in foreign_files(read_files(files, devices))]

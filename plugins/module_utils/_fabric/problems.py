@@ -16,8 +16,6 @@ from dataclasses import asdict, replace
 
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import (
     COMMANDS,
-    CONFIG_PREFIXES,
-    PCIE_FILES,
     Capture,
     Node,
     Port,
@@ -44,6 +42,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import 
     spare_cages,
 )
 
+PCIE_FILES = ("current_link_width", "max_link_width", "current_link_speed", "max_link_speed")
 REPLUG = "Plug the QSFP cable into the same cage of both machines (either cage works), check that the other machine is on, then reboot both with the cable in."
 ONE_NETWORK_EACH = "Give each rail a /24 of its own: gb10_fabric_cidrs with one network per rail, then run the roce role."
 
@@ -69,7 +68,7 @@ def find_problems(fabric: Fabric) -> Iterator[Problem]:
 
 def _no_card(fabric: Fabric) -> Iterator[Problem]:
     node, hotplug = fabric.node, fabric.hotplug
-    if node.ports or node.hcas() or fabric.rails or not node.netdevs:
+    if node.ports or node.rdma or fabric.rails or not node.netdevs:
         return
     state = f"; hot-plug state: {hotplug['summary']}" if hotplug["present"] else ""
     message = f"No mlx5 device is visible. A GB10 powers its ConnectX-7 down while no cable is plugged{state}."
@@ -99,7 +98,7 @@ def _no_link(fabric: Fabric) -> Iterator[Problem]:
 
 def _no_rdma_on_the_node(fabric: Fabric) -> Iterator[Problem]:
     names = ", ".join(p.netdev for p in fabric.node.ports)
-    if names and not fabric.node.hcas():
+    if names and not fabric.node.rdma:
         yield Problem(
             "no_rdma",
             f"The node has ports ({names}) but no RDMA device.",
@@ -108,7 +107,7 @@ def _no_rdma_on_the_node(fabric: Fabric) -> Iterator[Problem]:
 
 
 def _one_twin_only(fabric: Fabric) -> Iterator[Problem]:
-    for port in [rail.port for rail in fabric.rails if rail.desired is None and rail.port.mellanox]:
+    for port in [rail.port for rail in fabric.rails if rail.desired is None and rail.port.card]:
         if not [p for p in fabric.node.ports if p.cage == port.cage and p.netdev != port.netdev]:
             yield Problem(
                 "ports_asymmetric",
@@ -189,8 +188,7 @@ def _cable_elsewhere(fabric: Fabric, port: Port) -> int | None:
 
 def _speed_degraded(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
     port, expected = rail.port, fabric.desired.min_speed_mbps
-    connectx = port.mellanox is not False and port.hca is not None and not port.soft  # a capture may lack the vendor
-    if port.linked and port.speed_mbps is not None and port.speed_mbps < expected and connectx:
+    if port.linked and port.speed_mbps is not None and port.speed_mbps < expected and port.card:
         yield Problem(
             "speed_degraded",
             f"{port.netdev} runs at {port.speed_mbps} Mb/s; a GB10 cage links at {expected} Mb/s.",
@@ -391,11 +389,9 @@ def _unreadable(fabric: Fabric) -> Iterator[Problem]:
             why = "is missing" if text is None else f"is not understood (starts with {shown[:60]!r})"
             remedy = f"Install iproute2 and run as root; in a captured tree record it as cmd/{name}.json."
             yield Problem("unreadable", f"`{' '.join(COMMANDS[name])}` {why}, so {what} cannot be read.", remedy)
-    paths = sorted(path for path in capture.unreadable if path.startswith(("sys/", "cmd/", *CONFIG_PREFIXES)))
-    if paths:
-        shown = ", ".join(f"/{path} ({capture.unreadable[path]})" for path in paths[:4])
-        more = f" and {len(paths) - 4} more" if len(paths) > 4 else ""
-        yield Problem("unreadable", f"Could not read {shown}{more}.", "Run as root (`become: true`).")
+    if capture.unreadable:
+        shown = ", ".join(f"/{path} ({why})" for path, why in capture.unreadable.items())
+        yield Problem("unreadable", f"Could not read {shown}.", "Run as root (`become: true`).")
 
 
 def _foreign_netplan(fabric: Fabric) -> Iterator[Problem]:
@@ -433,12 +429,14 @@ _JOINT = (
 
 
 def hotplug_state(capture: Capture) -> Record:
-    """Return the state of the hot-plug controller MTKP0001:00 of the ConnectX-7."""
-    files = {path[len("hotplug/") :]: (capture.text(path) or "") for path in sorted(capture.files) if path.startswith("hotplug/")}
+    """Return the state of the hot-plug controller MTKP0001:00 of the ConnectX-7 (newer kernels: pcie_hotplug; older: cx7_dbg)."""
+    folders = capture.find("sys/devices/platform/MTKP0001:*/*")
+    paths = [path for folder in folders if folder.endswith(("/pcie_hotplug", "/cx7_dbg")) for path in capture.find(f"{folder}/*")]
+    files = {"/".join(path.split("/")[-2:]): capture.text(path) or "" for path in paths}
     values = {path.split("/")[-1]: text.lower() for path, text in files.items()}
     summary = ", ".join(f"{path.split('/')[-1]}={text.splitlines()[0] if text else '(empty)'}" for path, text in files.items())
     return {
-        "present": "hotplug" in capture.dirs,
+        "present": bool(folders),
         "interface": next((path.split("/")[0] for path in files), None),
         "enabled": {"1": True, "y": True, "0": False, "n": False}.get(values.get("hotplug_enabled", "")),
         "plugged": {"1": True, "0": False}.get(values.get("debug_state", "")),

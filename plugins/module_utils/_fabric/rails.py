@@ -241,7 +241,7 @@ def derive(node: Node, protected: Sequence[str]) -> list[Port]:
     A bond or a VLAN is a rail only if it is named. An RDMA device on the NIC of the default route is a rail only on a machine that has no other.
     """
     active = [p for p in node.ports if p.usable_ipv4 or (p.linked and p.master is None)]
-    fabric = [p for p in active if p.netdev not in protected or p.mellanox is not False]
+    fabric = [p for p in active if p.netdev not in protected or p.card]
     active = _exclude_uplink_cages(node, fabric or active)
     cages = {p.cage for p in active if p.cage is not None and p.linked}
     names = {p.netdev for p in active} | set(protected)
@@ -311,7 +311,7 @@ def spare_cages(rails: Sequence[Rail]) -> set[int]:
 
 # --- what is returned of rails -----------------------------------------------------------------------------------------------------
 
-_PRIVATE_KEYS = ("mellanox", "soft", "admin_up")
+_PRIVATE_KEYS = ("card", "admin_up")
 _RAIL_KEYS = ("netdev", "hca", "cage", "pci", "carrier", "speed_mbps", "mtu", "active_mtu")
 
 

@@ -158,7 +158,7 @@ def firmware(node: Node, capture: Capture, vendor: bool) -> dict[str, str]:
         text = (node.read(f"/sys/class/dmi/id/{name}") or "").strip()
         if text:
             found.setdefault(key, text)
-    versions = {text.strip() for path, text in capture.files.items() if re.fullmatch(r"sys/class/infiniband/[^/]+/fw_ver", path) and text.strip()}
+    versions = {text for hca in capture.hcas() for text in [capture.text(f"sys/class/infiniband/{hca}/fw_ver")] if text}
     if versions:
         found[parse.CX7] = ", ".join(sorted(versions))
     return found

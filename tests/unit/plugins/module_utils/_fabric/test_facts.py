@@ -149,12 +149,11 @@ def test_no_order_of_any_list_matters(tmp_path: Path) -> None:
 
 LOSSES: dict[str, tuple[list[str], dict[str, Any], bool]] = {
     # what is missing: paths to remove, what write() leaves out, whether the rails are still complete
-    "no rdma link": ([], {"rdma": False}, True),
+    "no rdma link": ([], {"rdma": False}, False),
     "no ip route": ([], {"route": False}, True),
     "no sys/class/net": (["sys/class/net"], {}, True),
     "no phys_port_name": ([f"sys/class/net/{row[0]}/phys_port_name" for row in SPARK], {}, True),
     "no device": ([f"sys/class/net/{row[0]}/device" for row in SPARK], {}, True),
-    "no states": ([f"sys/class/infiniband/{row[1]}/ports/1/{n}" for row in SPARK for n in ("state", "phys_state")], {}, True),
     "no infiniband": (["sys/class/infiniband"], {}, False),
     "no types": ([f"sys/class/infiniband/{row[1]}/ports/1/gid_attrs" for row in SPARK], {}, False),
 }
@@ -285,16 +284,6 @@ def test_the_only_addressed_interface_without_a_default_route(tmp_path: Path) ->
     assert run(tree.write())["management"]["interface"] is None
 
 
-def test_unreadable_files_are_named(tmp_path: Path) -> None:
-    tree = spark(tmp_path, PAIR)
-    state = tmp_path / "sys/class/infiniband/rocep1s0f0/ports/1/state"
-    state.unlink()
-    state.mkdir()
-    result = run(tree.write())
-    assert "/sys/class/infiniband/rocep1s0f0/ports/1/state" in next(p["message"] for p in result["problems"] if p["id"] == "unreadable")
-    assert by_name(result)["enp1s0f0np0"]["state"] == "ACTIVE"
-
-
 # --- what follows from problems --------------------------------------------------------------------------------------------------
 
 
@@ -414,7 +403,7 @@ def renamed(root: Path, names: dict[str, str]) -> Tree:
         name = names.get(netdev, netdev)
         mine = PAIR.get(netdev, [])
         up = bool(mine)
-        tree.netdev(name, mine, mtu=9000, up=up, speed=200000 if up else -1, phys=port, pci=pci, vendor="0x15b3", driver="mlx5_core")
+        tree.netdev(name, mine, mtu=9000, up=up, speed=200000 if up else -1, phys=port, pci=pci, driver="mlx5_core")
         tree.hca(hca, name, active=up, gids=v4_gids(mine[0].split("/")[0] if mine else None, number))
     return tree
 
@@ -502,12 +491,12 @@ def test_both_cages_have_the_same_addresses_and_one_has_the_cable(tmp_path: Path
     assert result["env"] == {"NCCL_IB_HCA": "rocep1s0f1,roceP2p1s0f1", "NCCL_IB_GID_INDEX": "3", **dict.fromkeys(SOCKETS, "enp1s0f1np1")}
 
 
-@pytest.mark.parametrize("state", ["1: DOWN", "5: ACTIVE_DEFER"])
+@pytest.mark.parametrize("state", ["DOWN", "ACTIVE_DEFER"])
 def test_a_port_that_is_not_active_carries_nothing(tmp_path: Path, state: str) -> None:
     tree = spark(tmp_path, PAIR)
-    tree.file(f"sys/class/infiniband/{HCA1}/ports/1/state", state + "\n")
+    next(item for item in tree.rdma if item["ifname"] == HCA1)["state"] = state
     result = run(tree.write())
-    assert result["rails"][1]["state"] == state.split(": ")[1]
+    assert result["rails"][1]["state"] == state
     assert result["env"]["NCCL_IB_HCA"] == HCA0
     assert {"link_down", "ports_asymmetric"} <= set(ids(result))
 
@@ -621,21 +610,12 @@ def test_the_offices_vlan_on_a_rail_is_the_management(tmp_path: Path, addressed:
 
 
 @pytest.mark.parametrize(
-    ("speed", "rate", "seen", "degraded"),
-    [
-        ("100000", "100 Gb/sec (1X NDR)", 100000, True),
-        ("-1", "200 Gb/sec (2X NDR)", 200000, False),
-        ("-1", "40 Gb/sec (4X QDR)", 40000, True),
-        ("4294967295", "", None, False),
-        ("garbage", "nonsense", None, False),
-        ("-1", "2..5 Gb/sec", None, False),
-        ("400000", "", 400000, False),
-    ],
+    ("speed", "seen", "degraded"),
+    [("100000", 100000, True), ("-1", None, False), ("4294967295", None, False), ("garbage", None, False), ("400000", 400000, False)],
 )
-def test_speeds(tmp_path: Path, speed: str, rate: str, seen: int | None, degraded: bool) -> None:
+def test_speeds(tmp_path: Path, speed: str, seen: int | None, degraded: bool) -> None:
     tree = spark(tmp_path, PAIR)
     tree.file(f"sys/class/net/{RAIL0}/speed", speed)
-    tree.file(f"sys/class/infiniband/{HCA0}/ports/1/rate", rate)
     result = run(tree.write())
     assert result["rails"][0]["speed_mbps"] == seen
     assert ("speed_degraded" in ids(result)) is degraded
@@ -678,7 +658,7 @@ def soft(root: Path, names: tuple[str, str], **netdev_options: Any) -> Tree:
     for number, hca in enumerate(names):
         netdev = f"enp1s0f{number}np{number}"
         tree.netdev(netdev, [f"10.77.{number}.1/24"], mtu=9000, **{"speed": 10000, **netdev_options})
-        tree.hca(hca, netdev, gids={0: (V2, link_local(number)), 1: (V2, mapped(f"10.77.{number}.1"))}, rate="10 Gb/sec (4X SDR)")
+        tree.hca(hca, netdev, gids={0: (V2, link_local(number)), 1: (V2, mapped(f"10.77.{number}.1"))})
         tree.file(f"sys/class/infiniband/{hca}/parent", netdev + "\n")
     tree.default_route("eth0", "10.0.2.2")
     return tree
@@ -695,7 +675,7 @@ def test_soft_roce_index_1_and_no_word_about_speed(tmp_path: Path, names: tuple[
 
 def test_soft_roce_on_the_management_nic_of_a_spark_is_no_rail(tmp_path: Path) -> None:
     tree = spark(tmp_path, PAIR)
-    tree.hca("rxe0", "enP7s7", gids={0: (V2, link_local(7)), 1: (V2, mapped("10.0.1.60"))}, rate="2.5 Gb/sec (1X SDR)")
+    tree.hca("rxe0", "enP7s7", gids={0: (V2, link_local(7)), 1: (V2, mapped("10.0.1.60"))})
     tree.file("sys/class/infiniband/rxe0/parent", "enP7s7\n")
     result = run(tree.write())
     assert netdevs(result) == [RAIL0, RAIL1]
