@@ -188,8 +188,7 @@ twins:
 management:
   description:
     - The path by which this node is reached, the SSH session's interface, else that of the default route with the lowest metric.
-    - Without both it is the only other interface with an address that is neither virtual nor a port of the card, else null.
-    - C(reason) is C(ssh session), C(default route) or C(only addressed interface); the last one is not in C(protected).
+    - C(reason) is C(ssh session) or C(default route); all are null without both.
     - C(protected) lists every interface that the roce role will not touch.
   returned: always
   type: dict
@@ -247,7 +246,7 @@ problems:
   description:
     - What is wrong, each with a stable C(id), the C(message), the C(remedy) and the C(interface) it belongs to.
     - "Ids: C(no_cable), C(link_down), C(speed_degraded), C(pcie_degraded), C(no_rdma), C(no_ipv4), C(link_local_only),
-      C(gid_missing), C(gid_ambiguous), C(gid_index_differs), C(mtu_small), C(mtu_mismatch),
+      C(gid_missing), C(gid_ambiguous), C(gid_index_differs), C(mtu_small),
       C(one_subnet_for_both_rails), C(subnet_of_management), C(subnet_of_another), C(rails_crossed), C(ports_asymmetric),
       C(rail_unplaced), C(rail_is_management), C(interface_missing),
       C(foreign_netplan), C(bad_input), C(unreadable)."

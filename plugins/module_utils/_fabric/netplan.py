@@ -280,13 +280,16 @@ def render(rails: Sequence[RailConfig], renderer: str) -> str:
     return "\n".join(out) + "\n"
 
 
-def render_sysctl(interfaces: Sequence[str], ipv6: bool) -> str:
-    """Return the sysctl drop-in: each rail answers ARP for its own address only, and has no IPv6 (so GIDs keep their index)."""
-    return "\n".join([MARKER, *(f"-{key} = {value}" for key, value in sysctl_values(interfaces, ipv6).items())]) + "\n"
+def render_sysctl(values: Mapping[str, str]) -> str:
+    """Return the sysctl drop-in."""
+    return "\n".join([MARKER, *(f"-{key} = {value}" for key, value in values.items())]) + "\n"
 
 
 def sysctl_values(interfaces: Sequence[str], ipv6: bool) -> dict[str, str]:
-    """Return {net/ipv4/conf/<rail>/arp_ignore: "1", ...}; slashes, because an interface name may contain dots."""
+    """Return {net/ipv4/conf/<rail>/arp_ignore: "1", ...}; slashes, because an interface name may contain dots.
+
+    Each rail answers ARP for its own address only, and has no IPv6, so that GIDs keep their index.
+    """
     values: dict[str, str] = {}
     for name in interfaces:
         values[f"net/ipv4/conf/{name}/arp_ignore"] = "1"
@@ -296,21 +299,10 @@ def sysctl_values(interfaces: Sequence[str], ipv6: bool) -> dict[str, str]:
     return values
 
 
-def validate_rails(rails: Sequence[RailConfig], protected: Sequence[str], known: Sequence[str], others: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the reasons to refuse this configuration on this node. What is wrong on every node is found on the controller (inventory_check).
-
-    `protected`: interfaces with the default route or the SSH session; `known`: interfaces that exist;
-    `others`: {interface that is not a rail: its addresses with prefix}.
-    """
+def overlaps(rails: Sequence[RailConfig], others: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return a sentence for each network of a rail that overlaps one of another interface. `others`: {interface: its addresses with prefix}."""
     found: list[str] = []
     for rail in rails:
-        if rail.interface in protected:
-            found.append(
-                f"{rail.interface} carries the default route or this SSH session, and the roce role never changes such an interface. "
-                "Move the default route to the 10 GbE port (enP7s7), or name other ports in roce_interfaces."
-            )
-        if rail.interface not in known:
-            found.append(f"The interface {rail.interface} does not exist on this node. Correct or remove roce_interfaces (the ports are found without it).")
         network = ipaddress.ip_interface(rail.address).network
         for name, text in ((name, text) for name, addresses in sorted(others.items()) for text in addresses):
             other = ipaddress.ip_interface(text).network

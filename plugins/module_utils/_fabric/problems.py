@@ -49,7 +49,7 @@ ONE_NETWORK_EACH = "Give each rail a /24 of its own: gb10_fabric_cidrs with one 
 RDMA_ONLY = ("gid_ambiguous", "gid_missing", "no_rdma")  # ids that leave the fabric with TCP alone
 # ids that make the fabric unusable
 FATAL = (
-    "no_cable", "link_down", "no_ipv4", "mtu_small", "mtu_mismatch", "one_subnet_for_both_rails", "interface_missing", "rail_unplaced", "bad_input",
+    "no_cable", "link_down", "no_ipv4", "mtu_small", "one_subnet_for_both_rails", "interface_missing", "rail_unplaced", "bad_input",
 )  # fmt: skip
 
 
@@ -302,13 +302,6 @@ def _gid_index_differs(fabric: Fabric) -> Iterator[Problem]:
         )
 
 
-def _mtu_mismatch(fabric: Fabric) -> Iterator[Problem]:
-    ports = [rail.port for rail in counted(fabric.rails) if rail.port.mtu is not None]
-    if len({port.mtu for port in ports}) > 1:
-        shown = ", ".join(f"{port.netdev}={port.mtu}" for port in ports)
-        yield Problem("mtu_mismatch", f"The rails have different MTUs ({shown}).", "Run the roce role, which sets roce_mtu on every rail.")
-
-
 def _twin_without_link(fabric: Fabric) -> Iterator[Problem]:
     for cage in sorted({rail.port.cage for rail in fabric.rails if rail.port.cage is not None and rail.port.linked}):
         ports = [rail.port for rail in fabric.rails if rail.port.cage == cage]
@@ -380,13 +373,11 @@ def _subnet_of_another(fabric: Fabric) -> Iterator[Problem]:
 
 
 def _unreadable(fabric: Fabric) -> Iterator[Problem]:
-    node, capture = fabric.node, fabric.node.capture
-    sources = (("ip-addr", "addresses and MTU"), ("ip-route", "the default route"), ("rdma-link", "the RDMA links"))
-    for name, what in sources:
-        text = capture.commands.get(name)
-        shown = (text or "").strip()
-        if text is None or (shown and not shown.endswith("]")) or (name == "ip-addr" and not node.links):
-            why = "is missing" if text is None else f"is not understood (starts with {shown[:60]!r})"
+    capture = fabric.node.capture
+    for name, what in (("ip-addr", "addresses and MTU"), ("ip-route", "the default route"), ("rdma-link", "the RDMA links")):
+        text = capture.commands.get(name, "").strip()
+        if name not in capture.commands or (text and not text.endswith("]")) or (name == "ip-addr" and not fabric.node.links):
+            why = f"is not understood (starts with {text[:60]!r})" if name in capture.commands else "is missing"
             remedy = f"Install iproute2 and run as root; in a captured tree record it as cmd/{name}.json."
             yield Problem("unreadable", f"`{' '.join(COMMANDS[name])}` {why}, so {what} cannot be read.", remedy)
     if capture.unreadable:
@@ -419,7 +410,6 @@ _COUNTED_RAIL = (_pcie_degraded, _mtu_small)  # only of rails that count for NCC
 _JOINT = (
     _one_subnet,
     _gid_index_differs,
-    _mtu_mismatch,
     _rails_crossed,
     _rail_is_management,
     _subnet_of_another,

@@ -96,15 +96,13 @@ def ssh_server_address(connection: str | None) -> str | None:
 def management(node: Node, ssh_connection: str | None) -> Record:
     """Return the management path: the device of the SSH session, else of the default route with the lowest metric.
 
-    Without both it is the only other device with an address; it is not protected, because it is a guess.
     `protected` lists every device that must not be changed: those of the session and of all default routes, with bond members and the
     parents of VLANs.
     """
     defaults = node.default_routes()
     server = ssh_server_address(ssh_connection)
     by_ssh = node.holder(server) if server and not as_address(server.split("%")[0]).is_loopback else None  # type: ignore[union-attr]  # parsed above
-    only = None if by_ssh or defaults else _only_addressed(node)
-    interface = by_ssh or (defaults[0]["dev"] if defaults else only)
+    interface = by_ssh or (defaults[0]["dev"] if defaults else None)
     devices = {item["dev"] for item in defaults}
     route = next((item for item in defaults if item["dev"] == interface), None)
     address = _management_address(node, interface, (server or "").split("%")[0] if by_ssh else None, route)
@@ -113,19 +111,10 @@ def management(node: Node, ssh_connection: str | None) -> Record:
         "address": address.local if address else None,
         "prefix": address.prefix if address else None,
         "gateway": route["gateway"] if route is not None else None,
-        "reason": "ssh session" if by_ssh else ("default route" if defaults else ("only addressed interface" if only else None)),
+        "reason": "ssh session" if by_ssh else ("default route" if defaults else None),
         "default_route_interfaces": sorted(devices),
         "protected": sorted(set().union(*(node.closure(name) for name in devices | ({by_ssh} if by_ssh else set())))),
     }
-
-
-def _only_addressed(node: Node) -> str | None:
-    """Return the one device with an address that is neither virtual nor a port; a wired one is preferred to Wi-Fi."""
-    ports = {port.netdev for port in node.ports}
-    others = [name for name in node.netdevs if name not in ports | {"lo"} and node.kind(name) is None]
-    found = [name for name in others if any(a.scope == "global" for a in node.addresses(name))]
-    best = [name for name in found if not name.startswith("wl")] or found
-    return best[0] if len(best) == 1 else None
 
 
 def _management_address(node: Node, interface: str | None, server: str | None, route: Record | None) -> Address | None:
@@ -146,39 +135,26 @@ def _management_address(node: Node, interface: str | None, server: str | None, r
 
 
 def desired_rails(desired: DesiredState) -> tuple[list[DesiredRail], list[Problem]]:
-    """Return one entry per rail, and a problem for each value that is not an IPv4 address or network."""
+    """Return one entry per rail, and a problem for each value that is not an IPv4 address or network. The inventory check finds them before."""
     rails: list[DesiredRail] = []
     problems: list[Problem] = []
     for index in range(max(len(desired.addresses), len(desired.cidrs), len(desired.interfaces))):
         text, cidr, interface = (str(values[index]).strip() if index < len(values) else "" for values in (desired.addresses, desired.cidrs, desired.interfaces))
         address, network = None, None
-        if cidr:
-            try:
-                network = ipaddress.IPv4Network(cidr, strict=False)
-            except ValueError:
-                problems.append(Problem("bad_input", f"fabric_cidrs[{index}] is {cidr!r}, which is not an IPv4 network.", "Write it like 192.168.100.0/24."))
-        if text:
-            try:
+        try:
+            network = ipaddress.IPv4Network(cidr, strict=False) if cidr else None
+            if text:
                 face = ipaddress.IPv4Interface(text)
                 address, network = face.ip, face.network if "/" in text else network
-            except ValueError:
-                message = f"fabric_addresses[{index}] is {text!r}, which is not an IPv4 address."
-                problems.append(Problem("bad_input", message, "Write it like 192.168.100.10 or 192.168.100.10/24."))
-        if address is not None and network is not None and address not in network:
-            message = f"fabric_addresses[{index}] {address} is not in fabric_cidrs[{index}] {network}."
-            problems.append(Problem("bad_input", message, "Use an address of this network, or write its prefix."))
-            network = None
-        if interface and interface in [rail.interface for rail in rails]:
-            problems.append(Problem("bad_input", f"interfaces[{index}] repeats {interface}.", "Name the interface of each rail once."))
-        rails.append(
-            DesiredRail(
-                index,
-                interface or None,
-                str(address) if address is not None else None,
-                network.prefixlen if network is not None else None,
-                str(network) if network is not None else None,
-            )
-        )
+            if address is not None and network is not None and address not in network:
+                raise ValueError(f"{address} is not in {network}")
+            if interface and interface in [rail.interface for rail in rails]:
+                raise ValueError(f"{interface} is named twice")
+        except ValueError as exc:
+            remedy = "Write an address like 192.168.100.10/24, a network like 192.168.100.0/24, and each interface once."
+            problems.append(Problem("bad_input", f"Rail {index} ({', '.join(filter(None, (text, cidr, interface)))}) is not valid: {exc}.", remedy))
+        prefix, net = (network.prefixlen, str(network)) if network is not None else (None, None)
+        rails.append(DesiredRail(index, interface or None, str(address) if address is not None else None, prefix, net))
     return rails, problems
 
 
@@ -238,27 +214,16 @@ def _cage_rank(node: Node, port: Port, placed: Sequence[Port]) -> tuple[bool, in
 def derive(node: Node, protected: Sequence[str]) -> list[Port]:
     """Return the rails of a node without a desired state: ports with a link or an address, and the twins of such ports.
 
-    A bond or a VLAN is a rail only if it is named. An RDMA device on the NIC of the default route is a rail only on a machine that has no other.
+    A bond or a VLAN is a rail only if it is named. A cage with a port of the management path is left out if another one has real addresses.
     """
     active = [p for p in node.ports if p.usable_ipv4 or (p.linked and p.master is None)]
-    fabric = [p for p in active if p.netdev not in protected or p.card]
-    active = _exclude_uplink_cages(node, fabric or active)
+    active = [p for p in active if p.netdev not in protected or p.card] or active
+    office = {p.cage for p in node.ports if p.netdev in protected and p.cage is not None}
+    rest = [p for p in active if p.cage not in office]
+    active = rest if any(p.linked and not is_link_local(a.local) for p in rest for a in p.usable_ipv4) else active
     cages = {p.cage for p in active if p.cage is not None and p.linked}
     names = {p.netdev for p in active} | set(protected)
     return sorted(active + [p for p in node.ports if p.netdev not in names and p.cage in cages], key=Port.sort_key)
-
-
-def _exclude_uplink_cages(node: Node, ports: Sequence[Port]) -> list[Port]:
-    """Leave out the cages of the default routes, if nothing else in them and a linked port in another cage has a real address."""
-    uplinks = {name for route in node.default_routes() for name in node.closure(route["dev"])}
-    cages = {p.cage for p in node.ports if p.cage is not None and p.netdev in uplinks}
-    cages -= {p.cage for p in ports if p.netdev not in uplinks and _has_real_address(p)}
-    other = [p for p in ports if p.cage not in cages]
-    return other if any(p.linked and _has_real_address(p) for p in other) else list(ports)
-
-
-def _has_real_address(port: Port) -> bool:
-    return any(not is_link_local(a.local) for a in port.usable_ipv4)
 
 
 # --- GID index -----------------------------------------------------------------------------------------------------------------

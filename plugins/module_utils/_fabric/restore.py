@@ -20,8 +20,8 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
-from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_atomically
+from ansible_collections.gb10.cluster.plugins.module_utils._core import node_files
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import FileChange
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import Capture, Node, find_ssh_connection, rdma_users, read_node
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import RailConfig
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import management
@@ -47,6 +47,7 @@ class Live:
     def __init__(self, module: Any) -> None:
         self.module = module
         self.ssh_connection = module.params["ssh_connection"] or find_ssh_connection()
+        self.files = node_files.Node("/", node_files.runner(module))
         self.notes: list[str] = []
         self.capture: Capture
         self.node: Node
@@ -79,21 +80,11 @@ class Live:
 
     def write(self, path: str, text: str, mode: int) -> None:
         """Write a file atomically."""
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, text, mode)
+        self.files.apply(FileChange(path, None, text, mode), keep_mode=False)
 
     def text(self, path: str) -> str | None:
-        """Return the text of a file, None if it does not exist."""
-        try:
-            return Path(path).read_text(errors="surrogateescape")
-        except FileNotFoundError:
-            return None
-
-    def record(self, path: str) -> dict[str, Any] | None:
-        """Return a JSON record of the earlier state, None if it does not exist."""
-        text = self.text(path)
-        data = None if text is None else loads(text)
-        return data if isinstance(data, dict) else None
+        """Return the text of a file, None if it cannot be read."""
+        return self.files.read(path)
 
     def interface(self, name: str) -> Interface:
         """Return the state of an interface."""
@@ -125,14 +116,11 @@ class Live:
                 "Stop the serving group first (playbooks/stop.yml)."
             )
 
-    def set_sysctls(self, values: Mapping[str, str]) -> None:
-        """Set the kernel values that differ; one that the kernel refuses becomes a note."""
-        for path, value in values.items():
-            try:
-                if Path(path).exists() and Path(path).read_text().strip() != value:
-                    Path(path).write_text(value + "\n")
-            except OSError as exc:
-                self.notes.append(f"{path} could not be set to {value} ({exc.strerror}).")
+    def load_sysctls(self, path: str) -> None:
+        """Set the kernel values of a file."""
+        rc, text = self.run(self.module.get_bin_path("sysctl", required=True), "-e", "-q", "-p", path)
+        if rc or text:
+            self.notes.append(f"Kernel values of {path} could not be set: {text}")
 
 
 # --- The dead man's switch, and the undo.
@@ -233,7 +221,7 @@ class PendingChange:
         new = [self.live.interface(name) for name in ours if not (folder / f"{name}.link").exists()]
         values = [name for name in all_rails if name not in ours and not (folder / f"{name}.sysctl").exists()]
         self._save(folder, save_commands(new, values))
-        known = self.live.record(f"{BEFORE}/moves.json") or {}
+        known = self.live.files.mapping(f"{BEFORE}/moves.json")
         self.live.write(f"{BEFORE}/moves.json", json.dumps({**backups, **known}) + "\n", 0o600)
 
     def undo(self) -> None:
@@ -259,7 +247,7 @@ class PendingChange:
 
     def restored(self) -> dict[str, Any] | None:
         """Return the record of a restore that was not reported yet, and mark it as reported (not in check mode)."""
-        record = self.live.record(RESTORED)
+        record = self.live.files.mapping(RESTORED) or None
         if record is not None and not self.live.module.check_mode:
             os.replace(RESTORED, RESTORED.replace(".json", ".reported.json"))
         return record
