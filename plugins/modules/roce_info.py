@@ -180,11 +180,6 @@ ports:
   returned: always
   type: list
   elements: dict
-twins:
-  description: Network devices by cage number (as text).
-  returned: always
-  type: dict
-  sample: {"0": [enp1s0f0np0, enP2p1s0f0np0], "1": [enp1s0f1np1, enP2p1s0f1np1]}
 management:
   description:
     - The path by which this node is reached, the SSH session's interface, else that of the default route with the lowest metric.
@@ -206,13 +201,7 @@ hotplug:
     - C(plugged) is its state of the cable (C(debug_state)), null if it is unknown.
   returned: always
   type: dict
-  sample:
-    present: true
-    interface: pcie_hotplug
-    enabled: true
-    plugged: true
-    files: {"pcie_hotplug/debug_state": "1", "pcie_hotplug/hotplug_enabled": "1"}
-    summary: debug_state=1, hotplug_enabled=1
+  sample: {present: true, plugged: true, summary: "debug_state=1, hotplug_enabled=1"}
 foreign:
   description: Configuration files of others that configure the rails.
   returned: always

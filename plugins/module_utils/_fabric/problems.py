@@ -96,16 +96,6 @@ def _no_link(fabric: Fabric) -> Iterator[Problem]:
     )
 
 
-def _no_rdma_on_the_node(fabric: Fabric) -> Iterator[Problem]:
-    names = ", ".join(p.netdev for p in fabric.node.ports)
-    if names and not fabric.node.rdma:
-        yield Problem(
-            "no_rdma",
-            f"The node has ports ({names}) but no RDMA device.",
-            "`modprobe mlx5_ib`, then `rdma link` (package iproute2); in a container pass /dev/infiniband and /sys through.",
-        )
-
-
 def _one_twin_only(fabric: Fabric) -> Iterator[Problem]:
     for port in [rail.port for rail in fabric.rails if rail.desired is None and rail.port.card]:
         if not [p for p in fabric.node.ports if p.cage == port.cage and p.netdev != port.netdev]:
@@ -221,33 +211,24 @@ def _link_local_only(_fabric: Fabric, rail: Rail) -> Iterator[Problem]:
         )
 
 
-def _gid_ambiguous(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
+def _no_gid(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
     port, name = rail.port, rail.port.netdev
-    if port.hca is None or port.cage in spare_cages(fabric.rails):
+    if port.hca is None or rail.ipv4 is None or rail.gid_index is not None or port.cage in spare_cages(fabric.rails):
         return
     if len(rail.candidates) > 1:
         message = f"{name} has several fabric addresses ({', '.join(rail.candidates)}), so the GID of {port.hca} is ambiguous."
         yield Problem("gid_ambiguous", message, "Set gb10_fabric_cidrs (or gb10_fabric_addresses) to the right one, or remove the others.")
-    elif len(rail.matches) > 1:
-        yield Problem(
-            "gid_ambiguous",
-            f"{port.hca} has {len(rail.matches)} RoCE v2 GIDs for {rail.ipv4} (indices {', '.join(map(str, rail.matches))}); one was expected.",
-            f"Remove and add the address again (`ip addr del`, `ip addr add` on {name}), which the roce role does with roce_gid_repair.",
-        )
-
-
-def _gid_missing(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
-    port, name = rail.port, rail.port.netdev
-    if port.hca is None or port.cage in spare_cages(fabric.rails) or rail.gid_index is not None or len(rail.candidates) > 1 or rail.matches:
+        return
+    remedy = f"Remove and add the address of {name} with the link up (`ip addr del`, `ip addr add`), which the roce role does with roce_gid_repair."
+    if rail.matches:
+        indices = ", ".join(map(str, rail.matches))
+        yield Problem("gid_ambiguous", f"{port.hca} has {len(rail.matches)} RoCE v2 GIDs for {rail.ipv4} (indices {indices}); one was expected.", remedy)
         return
     others = {g.index: f" of {g.netdev}" for g in port.gids if g.netdev not in (None, name)}
     table = ", ".join(f"{g.index}={g.gid} {g.type or 'type unread'}{others.get(g.index, '')}" for g in port.gids) or "empty or unreadable"
-    remedy = f"Give {name} its IPv4 address with the link up; if it has one, remove and add it again (roce_gid_repair does that)."
     if not port.gids or any(g.type is None for g in port.gids):
         remedy = f"Read /sys/class/infiniband/{port.hca}/ports/1 (gids, gid_attrs) as root (`become: true`), and pass it through to a container."
-    what = f"no RoCE v2 GID for {rail.ipv4} of {name}" if rail.ipv4 else f"no GID for NCCL, because {name} has no fabric IPv4 address"
-    message = f"{port.hca} has {what}; its table: {table}."
-    yield Problem("gid_missing", message, remedy)
+    yield Problem("gid_missing", f"{port.hca} has no RoCE v2 GID for {rail.ipv4} of {name}; its table: {table}.", remedy)
 
 
 def _pcie_degraded(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
@@ -400,12 +381,11 @@ def _foreign_netplan(fabric: Fabric) -> Iterator[Problem]:
 _NODE = (
     _no_card,
     _no_link,
-    _no_rdma_on_the_node,
     _one_twin_only,
     _rail_unplaced,
     _twin_without_link,  # it proves that the cable is in
 )
-_RAIL = (_no_rdma, _link_down, _speed_degraded, _no_ipv4, _link_local_only, _gid_ambiguous, _gid_missing)
+_RAIL = (_no_rdma, _link_down, _speed_degraded, _no_ipv4, _link_local_only, _no_gid)
 _COUNTED_RAIL = (_pcie_degraded, _mtu_small)  # only of rails that count for NCCL
 _JOINT = (
     _one_subnet,
@@ -422,17 +402,10 @@ def hotplug_state(capture: Capture) -> Record:
     """Return the state of the hot-plug controller MTKP0001:00 of the ConnectX-7 (newer kernels: pcie_hotplug; older: cx7_dbg)."""
     folders = capture.find("sys/devices/platform/MTKP0001:*/*")
     paths = [path for folder in folders if folder.endswith(("/pcie_hotplug", "/cx7_dbg")) for path in capture.find(f"{folder}/*")]
-    files = {"/".join(path.split("/")[-2:]): capture.text(path) or "" for path in paths}
-    values = {path.split("/")[-1]: text.lower() for path, text in files.items()}
-    summary = ", ".join(f"{path.split('/')[-1]}={text.splitlines()[0] if text else '(empty)'}" for path, text in files.items())
-    return {
-        "present": bool(folders),
-        "interface": next((path.split("/")[0] for path in files), None),
-        "enabled": {"1": True, "y": True, "0": False, "n": False}.get(values.get("hotplug_enabled", "")),
-        "plugged": {"1": True, "0": False}.get(values.get("debug_state", "")),
-        "files": files,
-        "summary": summary or "not exposed by this kernel",
-    }
+    values = {path.rpartition("/")[2]: capture.text(path) or "" for path in paths}
+    summary = ", ".join(f"{name}={text.splitlines()[0] if text else '(empty)'}" for name, text in values.items())
+    plugged = {"1": True, "0": False}.get(values.get("debug_state", ""))
+    return {"present": bool(folders), "plugged": plugged, "summary": summary or "not exposed by this kernel"}
 
 
 # --- all facts -------------------------------------------------------------------------------------------------------------------
@@ -450,14 +423,9 @@ def gather(capture: Capture, desired: DesiredState, ssh_connection: str | None =
         rails = [resolve(port, index, None) for index, port in enumerate(derive(node, mgmt["protected"]))]
     unplaced = [rail for rail in wanted if rail.index not in placed]
     fabric = Fabric(node, rails, desired, unplaced, mgmt, hotplug_state(capture), list(foreign))
-    twins: dict[str, list[str]] = {}
-    for port in node.ports:
-        if port.cage is not None:
-            twins.setdefault(str(port.cage), []).append(port.netdev)
     return {
         "rails": [rail_row(rail) for rail in rails],
         "ports": [port_row(port, mgmt["protected"]) for port in node.ports],
-        "twins": twins,
         "management": mgmt,
         "hotplug": fabric.hotplug,
         "foreign": fabric.foreign,

@@ -67,7 +67,6 @@ def test_pair_a_is_resolved_on_both_nodes(tmp_path: Path, node: str, last: str, 
     assert result["env"] == {"NCCL_IB_HCA": BOTH, "NCCL_IB_GID_INDEX": "3", **dict.fromkeys(SOCKETS, RAIL0)}
     assert result["management"]["interface"] == "enP7s7"
     assert result["management"]["address"] == address
-    assert result["twins"] == {"0": ["enp1s0f0np0", "enP2p1s0f0np0"], "1": ["enp1s0f1np1", "enP2p1s0f1np1"]}
     assert result["problems"] == []
     # ethtool was recorded for one rail of each node: "Speed: 200000Mb/s"
     recorded = by_name(result)["enP2p1s0f0np0" if node == "head" else "enp1s0f0np0"]
@@ -193,8 +192,7 @@ def test_output_of_ip_that_is_not_understood_is_reported_and_gives_no_index(tmp_
 def test_older_hotplug_interface(tmp_path: Path) -> None:
     tree = spark(tmp_path, PAIR)
     tree.file("sys/devices/platform/MTKP0001:00/cx7_dbg/plugin", "1\n")
-    hotplug = run(tree.write())["hotplug"]
-    assert (hotplug["interface"], hotplug["files"]) == ("cx7_dbg", {"cx7_dbg/plugin": "1"})
+    assert run(tree.write())["hotplug"] == {"present": True, "plugged": None, "summary": "plugin=1"}
 
 
 def test_cable_in_but_the_other_machine_is_off(tmp_path: Path) -> None:
@@ -319,7 +317,6 @@ MESSAGES: dict[str, tuple[dict[str, Any], Any, dict[str, Any], str, str, str]] =
     "one address twice": ({"addresses": dict.fromkeys(PAIR, PAIR[RAIL0])}, None, {}, "one_subnet_for_both_rails", "have the same address", "a /24 of its own"),
     "the address of the management": ({"management": "192.168.100.10/24"}, None, {}, "subnet_of_management", "has the address of enP7s7", "a /24 of its own"),
     "another address than the wanted": ({}, None, {"addresses": ["192.168.100.99"]}, "no_ipv4", "(expected: 192.168.100.99; found: 192.168.100.10/24)", "roce"),
-    "no address": ({"addresses": {}}, None, {}, "gid_missing", f"because {RAIL0} has no fabric IPv4 address; its table", "its IPv4 address"),
     "no table": ({}, lambda t: shutil.rmtree(t.root / f"sys/class/infiniband/{HCA0}"), {}, "gid_missing", "its table: empty or unreadable", "as root"),
     "types unread": ({}, drop_types, {}, "gid_missing", "3=::ffff:192.168.100.10 type unread", "(gids, gid_attrs) as root"),
     "a GID of another device": (
@@ -357,7 +354,7 @@ def test_a_node_without_rdma_devices(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (root / "cmd/rdma-link.json").write_text(text)
     result = run(root)
-    assert ids(result) == ["no_rdma"] * 3 + (["unreadable"] if text is None or "bash" in text else [])
+    assert ids(result) == ["no_rdma"] * 2 + (["unreadable"] if text is None or "bash" in text else [])
     assert result["env"] == dict.fromkeys(SOCKETS, RAIL0)
 
 
@@ -410,7 +407,6 @@ def test_other_names(tmp_path: Path, names: dict[str, str]) -> None:
     result = run(renamed(tmp_path, names).write())
     assert netdevs(result) == [names[RAIL0], names[RAIL1]]
     assert [(rail["hca"], rail["cage"], rail["gid_index"]) for rail in result["rails"]] == [(HCA0, 0, 3), (HCA1, 0, 3)]
-    assert result["twins"] == {"0": [names[RAIL0], names[RAIL1]], "1": [names["enp1s0f1np1"], names["enP2p1s0f1np1"]]}
     assert result["env"]["NCCL_IB_HCA"] == f"{HCA0},{HCA1}"
     assert result["env"]["NCCL_SOCKET_IFNAME"] == names[RAIL0]
     assert result["problems"] == []
@@ -440,7 +436,7 @@ def test_a_second_cable_that_nothing_uses_decides_nothing(tmp_path: Path, local:
     assert (netdevs(wanted), wanted["problems"], wanted["env"]) == ([RAIL0, RAIL1], [], result["env"])
     desired = run(tmp_path, cidrs=[*CIDRS, "192.168.102.0/24"])
     assert "NCCL_IB_GID_INDEX" not in desired["env"]
-    assert {"no_ipv4", "gid_missing"} <= set(ids(desired))
+    assert "no_ipv4" in ids(desired)
 
 
 @pytest.mark.parametrize("table", [v4_gids(None), v4_gids("192.168.101.10"), v4_gids("192.168.101.10", at=4)], ids=["cold", "same index", "another index"])
@@ -511,7 +507,7 @@ def test_a_card_that_is_powered_down(tmp_path: Path, text: str, plugged: bool | 
     assert ids(result) == ["no_cable"]
     assert words in result["problems"][0]["message"]
     assert "pci/rescan" in result["problems"][0]["remedy"]
-    assert [result["hotplug"][key] for key in ("present", "plugged", "enabled")] == [True, plugged, True]
+    assert [result["hotplug"][key] for key in ("present", "plugged")] == [True, plugged]
     assert (result["rails"], result["env"], result["management"]["interface"]) == ([], {}, "enP7s7")
     wanted = run(tmp_path, cidrs=CIDRS)
     assert (ids(wanted), wanted["rails"], wanted["env"]) == (["no_cable"], [], {})
@@ -589,7 +585,7 @@ def test_the_offices_vlan_on_a_rail_is_the_management(tmp_path: Path, addressed:
     tree.default_route(f"{RAIL0}.10", "10.9.0.1")
     result = run(tree.write())
     assert (netdevs(result), indices(result), result["management"]["interface"]) == ([RAIL0, RAIL1], [3 if addressed else None, 3], f"{RAIL0}.10")
-    assert set(ids(result)) == {"rail_is_management"} | (set() if addressed else {"no_ipv4", "gid_missing"})
+    assert set(ids(result)) == {"rail_is_management"} | (set() if addressed else {"no_ipv4"})
 
 
 # --- speed and MTU ---------------------------------------------------------------------------------------------------------------
