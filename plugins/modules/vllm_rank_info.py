@@ -207,7 +207,7 @@ inputs:
   returned: always
   sample: 9c1f03d2a7be
 collective:
-  description: What the last collective test that passed on this node is valid for; empty if none has. See M(gb10.cluster.collective_test).
+  description: What the last collective test that passed on this node is valid for; empty if none has. See M(gb10.cluster.roce_test).
   type: str
   returned: always
   sample: 3b0c77a1e2d4

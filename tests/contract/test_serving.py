@@ -40,7 +40,7 @@ def _checked(method):
 Connection.exec_command = _checked(Connection.exec_command)
 Connection.put_file = _checked(Connection.put_file)
 """
-STUBS = ("agent", "collective_test", "gb10", "vllm_rank_info")
+STUBS = ("agent", "gb10", "roce_test", "vllm_rank_info")
 #: The role that makes users and units on a node. tests/acceptance runs it.
 AGENT = """
 - name: Install

@@ -24,8 +24,9 @@ from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import SECONDS, run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import HostError, Node, Runner
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric import facts as roce_facts
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric import problems as roce_facts
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import Capture
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import DesiredState
 from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api, memory, parse, transfer, tuning
 
 Record = dict[str, Any]
@@ -113,7 +114,7 @@ def driver(node: Node) -> Record:
 
 def fabric(capture: Capture, addresses: Sequence[str], cidrs: Sequence[str], ssh: str | None, foreign: Sequence[Record], node: Node) -> Record:
     """Return the facts of the fabric that can be checked before it is set up."""
-    found = roce_facts.gather(capture, roce_facts.DesiredState(list(addresses), list(cidrs)), ssh, foreign)
+    found = roce_facts.gather(capture, DesiredState(list(addresses), list(cidrs)), ssh, foreign)
     interface = str(found["management"].get("interface") or "")
     base = f"/sys/class/net/{interface}"
     wireless = bool(interface) and (node.exists(f"{base}/wireless") or node.exists(f"{base}/phy80211") or interface.startswith("wl"))
@@ -160,7 +161,7 @@ def firmware(node: Node, capture: Capture, vendor: bool) -> dict[str, str]:
         text = (node.read(f"/sys/class/dmi/id/{name}") or "").strip()
         if text:
             found.setdefault(key, text)
-    versions = {text.strip() for path, text in capture.files.items() if re.fullmatch(r"sys/class/infiniband/[^/]+/fw_ver", path) and text.strip()}
+    versions = {text for hca in capture.hcas() for text in [capture.text(f"sys/class/infiniband/{hca}/fw_ver")] if text}
     if versions:
         found[parse.CX7] = ", ".join(sorted(versions))
     return found

@@ -58,7 +58,7 @@ class ActionModule(ActionBase):
             marker.unlink(missing_ok=True)
         return {"changed": wanted != there}
 
-    def collective_test(self, args: dict[str, Any]) -> dict[str, Any]:
+    def roce_test(self, args: dict[str, Any]) -> dict[str, Any]:
         """Test the collectives, without a problem."""
         self.note(f"tests {args['container']}")
         return {"changed": False, "result": {"backend": "gloo", "transport": "tcp", "hcas": [], "rows": [], "stage": "end", "problem": "", "text": ""}}

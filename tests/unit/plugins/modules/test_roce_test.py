@@ -1,4 +1,4 @@
-"""roce_bandwidth through its own main(): servers, clients, the receipt, and each sentence with which it fails."""
+"""roce_test through its own main(): servers, clients, the receipt, each sentence with which it fails, and the container of the collectives."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.modules import roce_bandwidth
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import trial
+from ansible_collections.gb10.cluster.plugins.modules import roce_test
+from module_run import run_module
 from unit.fixtures.roce.node import FakeNode, maker
 from unit.fixtures.roce.tree import ADDRESSES, RAIL0, v4_gids
 
@@ -23,8 +25,8 @@ def row(rate: float) -> str:
 
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    monkeypatch.setattr(roce_bandwidth, "BANDWIDTH_RECEIPT", tmp_path / "state" / "bandwidth.json")
-    return maker(roce_bandwidth, tmp_path, monkeypatch, capsys)
+    monkeypatch.setattr(roce_test, "BANDWIDTH_RECEIPT", tmp_path / "state" / "bandwidth.json")
+    return maker(roce_test, tmp_path, monkeypatch, capsys)
 
 
 def receipt(tmp_path: Path) -> Any:
@@ -41,7 +43,7 @@ def results(node: FakeNode, *outputs: tuple[str, int]) -> list[str]:
         output, rc = outputs[ADDRESSES_OF_PEER.index(argv[-1])]
         return rc, output, ""
 
-    node.monkeypatch.setattr(roce_bandwidth, "run_command", run)
+    node.monkeypatch.setattr(roce_test, "run_command", run)
     return lines
 
 
@@ -50,7 +52,7 @@ def results(node: FakeNode, *outputs: tuple[str, int]) -> list[str]:
 
 def test_the_server_listens_once_per_rail_and_client(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     node = make()
-    monkeypatch.setattr(roce_bandwidth, "listening", lambda ports, _text: ports)
+    monkeypatch.setattr(roce_test, "listening", lambda ports, _text: ports)
     result = node.call(mode="server", addresses=ADDRESSES, clients=2, seconds=3)
     assert (result["changed"], result.get("failed")) == (False, None)
     started = node.ran("systemd-run")
@@ -63,7 +65,7 @@ def test_the_server_listens_once_per_rail_and_client(make: Any, monkeypatch: pyt
 
 def test_iterations_replace_seconds(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     node = make()
-    monkeypatch.setattr(roce_bandwidth, "listening", lambda ports, _text: ports)
+    monkeypatch.setattr(roce_test, "listening", lambda ports, _text: ports)
     node.call(mode="server", addresses=ADDRESSES, iterations=5)
     assert [("-n 5 -F" in line, " -D " in line) for line in node.ran("systemd-run")] == [(True, False)] * 2
 
@@ -78,7 +80,7 @@ def test_a_server_that_cannot_be_started(make: Any) -> None:
 @pytest.mark.parametrize(("journal", "reason"), [("Couldn't get device attributes\n", "Couldn't get device attributes"), ("", "no output")])
 def test_a_server_that_does_not_listen(make: Any, monkeypatch: pytest.MonkeyPatch, journal: str, reason: str) -> None:
     node = make()
-    monkeypatch.setattr(roce_bandwidth, "listening", lambda ports, _text: ports - {18601})
+    monkeypatch.setattr(roce_test, "listening", lambda ports, _text: ports - {18601})
     node.answers.append(("journalctl", (0, journal, "")))
     result = node.call(mode="server", addresses=ADDRESSES)
     assert result["msg"] == f"ib_write_bw does not listen on port(s) 18601 after 30 s: {reason}. See what holds them (ss -ltnp), or set roce_bandwidth_port."
@@ -94,7 +96,7 @@ def test_who_listens_is_read_from_proc_net_tcp() -> None:
         "   0: 00000000000000000000000000000000:48AA 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4244 1 0\n"
         "short\n"
     )
-    assert roce_bandwidth.listening({18600, 18601, 18602, 18603}, text) == {18600, 18602}
+    assert roce_test.listening({18600, 18601, 18602, 18603}, text) == {18600, 18602}
 
 
 # --- client ----------------------------------------------------------------------------------------------------------------------
@@ -177,3 +179,92 @@ def test_a_look_leaves_the_receipt_as_it_is(make: Any, tmp_path: Path, speed: fl
     results(node, (row(speed), 0), (row(speed), 0))
     node.call(**CLIENT, record=False)
     assert receipt(tmp_path) == {"class": "before"}
+
+
+# --- collectives -----------------------------------------------------------------------------------------------------------------
+
+GOOD = {"backend": "gloo", "stage": "end", "rows": [{"op": "all_reduce", "mib": 16, "gb_s": 0.5}], "problem": "", "text": ""}
+NAME = "gb10-pair1-rank0-collective"
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Return a function that runs the module; `answer` is what docker compose returns or raises."""
+    calls: list[tuple[list[str], str | None]] = []
+
+    def module(answer: Any = None, available_kib: int = 8 << 20, **more: Any) -> tuple[dict[str, Any], list[tuple[list[str], str | None]]]:
+        def command(argv: list[str], _timeout: float, **options: Any) -> tuple[int, str, str]:
+            calls.append((argv, options.get("stdin")))
+            if argv[1] == "compose" and isinstance(answer, BaseException):
+                raise answer
+            return answer or (0, f"\n{trial.MARK}{json.dumps(GOOD)}\n", "") if argv[1] == "compose" else (0, "", "")
+
+        meminfo = tmp_path / "meminfo"
+        meminfo.write_text(f"MemTotal: 9 kB\nMemAvailable: {available_kib} kB\n", encoding="ascii")
+        monkeypatch.setattr(roce_test, "MEMINFO", str(meminfo))
+        monkeypatch.setattr(roce_test, "run_command", command)
+        service = {"image": "i", "environment": {"NCCL_DEBUG": "INFO"}}
+        given = {
+            "mode": "collective",
+            "service": service,
+            "env": {"NCCL_IB_HCA": "rocep1s0f0"},
+            "container": NAME,
+            "group": "pair1",
+            "directory": str(tmp_path),
+            "key": "k1",
+            **more,
+        }
+        return run_module(capsys, roce_test, **given), calls
+
+    return module
+
+
+def kept(tmp_path: Path) -> Any:
+    path = tmp_path / "pair1" / "collective.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def test_a_stale_container_is_removed_first_and_the_own_one_after(run: Any, tmp_path: Path) -> None:
+    out, calls = run()
+    assert [argv[1] for argv, _stdin in calls] == ["rm", "compose", "rm"]
+    assert calls[0][0][-1] == calls[2][0][-1] == NAME
+    file = json.loads(calls[1][1])
+    assert file["services"]["test"]["environment"] == {"NCCL_DEBUG": "INFO", "NCCL_IB_HCA": "rocep1s0f0"}
+    assert "--rm" in calls[1][0]
+    assert (out["changed"], out["result"]["rows"]) == (False, GOOD["rows"])
+    found = kept(tmp_path)
+    assert (found["key"], found["result"]["backend"]) == ("k1", "gloo")
+    assert (tmp_path / "pair1" / "collective.json").stat().st_mode & 0o777 == 0o640
+
+
+def test_without_memory_no_container_starts(run: Any, tmp_path: Path) -> None:
+    out, calls = run(available_kib=1 << 20)
+    assert (out["result"]["problem"], out["result"]["text"]) == ("memory_short", "1.0 GiB are available, and 4 GiB are expected")
+    assert not calls
+    assert kept(tmp_path) is None
+
+
+def test_check_mode_tests_nothing(run: Any, tmp_path: Path) -> None:
+    out, calls = run(_ansible_check_mode=True)
+    assert "result" not in out
+    assert (out["changed"], calls, kept(tmp_path)) == (False, [], None)
+
+
+def test_a_container_that_does_not_start_reports_the_reason_of_docker(run: Any, tmp_path: Path) -> None:
+    out, calls = run((1, "", "some progress\nError response from daemon: no such device\n"))
+    assert (out["result"]["problem"], out["result"]["text"]) == ("no_result", "Error response from daemon: no such device")
+    assert calls[-1][0][1] == "rm"
+    assert kept(tmp_path) is None
+
+
+def test_the_container_is_removed_after_an_error(run: Any) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(KeyboardInterrupt())
+    # The fixture's list is the calls of this test.
+    calls = run()[1]
+    assert [argv[1] for argv, _stdin in calls[:3]] == ["rm", "compose", "rm"]
+
+
+def test_a_result_below_the_bound_is_not_kept(run: Any, tmp_path: Path) -> None:
+    run(minimum=1.0)
+    assert kept(tmp_path) is None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric import rails
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import Thresholds, classify, parse_bandwidth
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric import bandwidth
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.bandwidth import Thresholds, classify, parse_bandwidth
 from shared_samples import needs_shared, samples
 
 
@@ -19,7 +19,7 @@ def test_a_header_without_a_row_is_not_a_result_with_any_exit_code() -> None:
     text = (samples() / "ib_write_bw.healthy-92g.gb10.txt").read_text()
     cut = text[: text.index(" 65536 ")]
     assert parse_bandwidth(cut) is None
-    assert "no result row" in rails.bandwidth_reason(cut, 0)
+    assert "no result row" in bandwidth.bandwidth_reason(cut, 0)
 
 
 HEAD = " #bytes     #iterations    BW peak[{0}]    BW average[{0}]   MsgRate[Mpps]\n"
@@ -62,7 +62,7 @@ def test_classes(case: str) -> None:
     rates, expected = CLASSES[case]
     verdict = classify(rates, Thresholds())
     assert verdict.name == expected
-    assert verdict.name in rails.CLASSES
+    assert verdict.name in bandwidth.CLASSES
     assert bool(verdict.remedy) is (expected != "healthy")
     for rate in rates:
         assert ("no result" if rate is None else f"{rate:g} Gb/s") in verdict.message
@@ -82,7 +82,7 @@ def test_thresholds_are_the_users() -> None:
     ],
 )
 def test_the_reason_is_in_the_tools_own_words(text: str, rc: int, words: str) -> None:
-    assert words in rails.bandwidth_reason(text, rc)
+    assert words in bandwidth.bandwidth_reason(text, rc)
 
 
 # As a machine with an uneven cycle counter prints it, on standard error into the middle of a line or before the table.
@@ -95,9 +95,9 @@ UNEVEN = (
 @pytest.mark.parametrize("text", UNEVEN)
 def test_a_rate_that_could_not_be_measured_is_not_called_a_dead_rail(text: str) -> None:
     assert parse_bandwidth(text) is None
-    assert rails.bandwidth_reason(text, 0) == rails.NO_CLOCK
-    verdict = classify([None, None], Thresholds(), [rails.NO_CLOCK] * 2)
+    assert bandwidth.bandwidth_reason(text, 0) == bandwidth.NO_CLOCK
+    verdict = classify([None, None], Thresholds(), [bandwidth.NO_CLOCK] * 2)
     assert verdict.name == "unknown"
     assert "messages arrive" in verdict.message
     assert "again" in verdict.remedy
-    assert classify([None, None], Thresholds(), [rails.NO_CLOCK, "it did not end in time"]).name == "tcp_only"
+    assert classify([None, None], Thresholds(), [bandwidth.NO_CLOCK, "it did not end in time"]).name == "tcp_only"

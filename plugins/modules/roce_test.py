@@ -2,47 +2,51 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Measure RDMA writes over all rails at once, for a few seconds, and name the class of the result."""
+"""Test the rails: RDMA writes over all of them at once, or the collectives of a serving group in a container of its image."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
-module: roce_bandwidth
-short_description: Bounded RDMA bandwidth test between two nodes, with a class and a remedy
+module: roce_test
+short_description: Bounded tests of the rails between nodes, by RDMA writes or by the collectives of an image
 author:
   - The gb10.cluster authors (@gb10-cluster)
 description:
-  - Runs C(ib_write_bw) with each rail's resolved GID index on all rails at the same time, so that two rails that share one path show.
-  - On one node O(mode=server), then on the other O(mode=client). Servers end by themselves, with or without a client.
+  - With O(mode=server) and O(mode=client), runs C(ib_write_bw) with each rail's resolved GID index on all rails at the same time, so that two rails
+    that share one path show. Servers end by themselves, with or without a client.
   - "A few seconds, 64 KiB messages: the memory used is small and bounded, which matters on unified memory."
   - The exit code of C(ib_write_bw) is not believed. With a wrong GID index it prints a header and ends with 0; a rail counts by its result row.
   - Some links run at 13 Gb/s while every status command calls them healthy. Only a measurement shows that.
+  - With O(mode=collective), runs C(all_reduce) and C(all_gather) of C(torch.distributed) with growing sizes in a short container, and checks each result.
+    All ranks of the group must run it at the same time. The filter P(gb10.cluster.collective_verdict#filter) decides for the group.
+  - On a GPU the backend is NCCL, with up to 256 MiB at a time and less than 1 GiB in total. Without a GPU the same code runs on gloo, with up to 16 MiB.
+  - The container has the image, network, devices, limits and fabric variables of the release. It has no weights and no secret.
+    It ends itself after 60 s and is removed in every case, and one that an interrupted run has left is removed first.
 extends_documentation_fragment:
   - gb10.cluster.attributes
 attributes:
   check_mode:
     support: full
     details:
-      - In check mode nothing is measured.
+      - In check mode nothing is tested.
   diff_mode:
     support: none
   idempotent:
     support: N/A
     details:
-      - Every run measures again. It reports no change; the receipt is not configuration.
+      - Every run tests again. It reports no change; what is kept is not configuration.
 options:
   mode:
     description:
-      - Which side of the test this node is.
+      - Which side of the bandwidth test this node is, or V(collective), one rank of the collectives.
     type: str
-    choices: [server, client]
+    choices: [server, client, collective]
     required: true
   addresses:
     description:
-      - This node's fabric addresses with prefix, one per rail.
+      - This node's fabric addresses with prefix, one per rail. Required unless O(mode=collective).
     type: list
     elements: str
-    required: true
   interfaces:
     description:
       - The network devices that are the rails, in order. Empty finds them.
@@ -109,25 +113,64 @@ options:
       - With V(false), the record stays as it is. The role roce measures again if it has no record.
     type: bool
     default: true
+  service:
+    description: The service of the test, C(collective) of the filter P(gb10.cluster.render_rank#filter). Required for O(mode=collective).
+    type: dict
+  env:
+    description: The fabric variables of this node.
+    type: dict
+    default: {}
+  container:
+    description: The name of the container.
+    type: str
+  group:
+    description: The serving group's name.
+    type: str
+  directory:
+    description: Where the role P(gb10.cluster.vllm_tp2#role) keeps the group's files on the node. A result that passes is kept there.
+    type: path
+    default: /opt/gb10-cluster/vllm_tp2
+  key:
+    description: What the result is valid for. It is kept with the result, and M(gb10.cluster.vllm_rank_info) returns it.
+    type: str
+    default: ""
+  minimum:
+    description: The bus bandwidth in GB/s that the highest of the results must reach (O(mode=collective)).
+    type: float
+  rdma:
+    description: Whether a result of NCCL over TCP fails (O(mode=collective)).
+    type: bool
+    default: true
 seealso:
-  - module: gb10.cluster.roce_verify
+  - module: gb10.cluster.roce_info
 """
 
 EXAMPLES = r"""
 - name: Wait for a client on the head
-  gb10.cluster.roce_bandwidth:
+  gb10.cluster.roce_test:
     mode: server
     addresses: [192.168.100.10/24, 192.168.101.10/24]
   become: true
   when: inventory_hostname == 'spark-1'
 
 - name: Measure from the worker
-  gb10.cluster.roce_bandwidth:
+  gb10.cluster.roce_test:
     mode: client
     addresses: [192.168.100.11/24, 192.168.101.11/24]
     server: [192.168.100.10, 192.168.101.10]
   become: true
   when: inventory_hostname == 'spark-2'
+
+- name: Test the collectives
+  gb10.cluster.roce_test:
+    mode: collective
+    service: "{{ rendered.collective }}"
+    env: "{{ roce_env }}"
+    container: gb10-pair1-rank0-collective
+    group: pair1
+  become: true
+  vars:
+    rendered: "{{ lookup('gb10.cluster.profile') | gb10.cluster.render_rank(place, {'model_store': '/srv/models'}) }}"
 """
 
 RETURN = r"""
@@ -152,21 +195,28 @@ rails:
   type: list
   elements: dict
   sample: [{"netdev": enp1s0f0np0, "hca": rocep1s0f0, "gid_index": 3, "server": 192.168.100.10, "gbps": 95.1, "reason": null}]
+result:
+  description:
+    - C(backend), C(transport) by NCCL's own log lines (V(rdma), V(tcp), V(plugin) or V(unknown)), C(hcas) of this rank, and C(rows), the bus bandwidth
+      of each collective and size in GB/s as nccl-tests defines it.
+    - C(problem) is empty if the test passed; C(stage) and C(text) tell how far it came and why it ended.
+  type: dict
+  returned: O(mode=collective), not in check mode
+  sample: {backend: gloo, transport: tcp, hcas: [], rows: [{op: all_reduce, mib: 16, gb_s: 0.71}], stage: end, problem: "", text: ""}
 """
 
 import json
+import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._core import text
+from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded, text
 from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_atomically
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import read_node
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.facts import DesiredState, gather
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import (
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.bandwidth import (
     BANDWIDTH_RECEIPT,
     CLASSES,
     Thresholds,
@@ -175,10 +225,17 @@ from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import 
     classify,
     parse_bandwidth,
 )
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import read_node
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.problems import gather
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import DesiredState
+from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api, releases
 from ansible_collections.gb10.cluster.plugins.module_utils._node.parse import listening_sockets
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import trial
 
 UNIT = "gb10-roce-bandwidth"
 SLACK_SECONDS = 60
+DOCKER_SECONDS = 60.0  # to create, start and remove a container
+MEMINFO = "/proc/meminfo"
 
 
 def rails_of(module: AnsibleModule) -> list[dict[str, Any]]:
@@ -256,37 +313,16 @@ def keep(receipt: dict[str, Any]) -> None:
     write_atomically(str(BANDWIDTH_RECEIPT), json.dumps(receipt, indent=1, sort_keys=True) + "\n", 0o644)
 
 
-def main() -> None:
-    """Run the module."""
-    module = AnsibleModule(
-        argument_spec={
-            "mode": {"type": "str", "choices": ["server", "client"], "required": True},
-            "addresses": {"type": "list", "elements": "str", "required": True},
-            "interfaces": {"type": "list", "elements": "str", "default": []},
-            "server": {"type": "list", "elements": "str", "default": []},
-            "clients": {"type": "int", "default": 1},
-            "client": {"type": "int", "default": 0},
-            "port": {"type": "int", "default": 18600},
-            "seconds": {"type": "int", "default": 4},
-            "iterations": {"type": "int", "default": 0},
-            "rail_gbps": {"type": "float", "default": 85},
-            "hotplug_low_gbps": {"type": "float", "default": 11},
-            "hotplug_high_gbps": {"type": "float", "default": 15.5},
-            "accept": {"type": "list", "elements": "str", "choices": list(CLASSES), "default": ["healthy"]},
-            "record": {"type": "bool", "default": True},
-        },
-        supports_check_mode=True,
-    )
+def bandwidth(module: AnsibleModule) -> dict[str, Any]:
+    """Start the servers, or measure as a client and keep the receipt; fail on a class that is not accepted."""
     params = module.params
-    if module.check_mode:
-        module.exit_json(changed=False)
     tool = module.get_bin_path("ib_write_bw")
     if tool is None:
         module.fail_json(msg="The command `ib_write_bw` is missing: `apt install perftest`, or set roce_bandwidth_test to never.")
     rails = rails_of(module)
     if params["mode"] == "server":
         serve(module, tool, rails)
-        module.exit_json(changed=False)
+        return {}
     if len(params["server"]) != len(rails):
         module.fail_json(msg=f"server has {len(params['server'])} address(es) for {len(rails)} rail(s); give one per rail.")
     found = measure(module, tool, rails)
@@ -299,11 +335,73 @@ def main() -> None:
     if verdict.name in params["accept"]:
         if params["record"]:
             keep({"key": bandwidth_key(rails), "when": text.stamp(), "class": verdict.name, "message": verdict.message, "rails": found})
-        module.exit_json(changed=False, **result)
+        return result
     if params["record"]:
         BANDWIDTH_RECEIPT.unlink(missing_ok=True)
     why = "; ".join(f"{rail['hca']} to {rail['server']}: {rail['reason']}" for rail in found if rail["reason"])
     module.fail_json(msg=f"{verdict.name}: {verdict.message}{f' ({why})' if why else ''} {verdict.remedy}", **result)
+    return result
+
+
+def collective(params: dict[str, Any]) -> dict[str, Any]:
+    """Return this rank's result, and keep one that passes. The container is removed before and after."""
+    available = docker_api.memory_of(bounded.text(MEMINFO)).get("available_kib", 0)
+    if available < trial.NEEDED_KIB:
+        return trial.ended("memory_short", f"{available / 2**20:.1f} GiB are available, and {trial.NEEDED_KIB / 2**20:g} GiB are expected")
+    name = params["container"]
+    remove = ["docker", "rm", "--force", "--volumes", name]
+    compose = ["docker", "compose", "--project-name", name, "--file", "-"]
+    start = [*compose, "run", "--rm", "--no-deps", "--no-TTY", "--interactive=false", "--name", name, "test"]
+    run_command(remove, DOCKER_SECONDS)
+    try:
+        file = trial.compose_text(params["service"], params["env"])
+        code, out, err = run_command(start, trial.COLLECTIVE_SECONDS + DOCKER_SECONDS, stdin=file)
+    finally:
+        run_command(remove, DOCKER_SECONDS)
+    result = trial.parse(out)
+    if result["problem"] == "no_result" and code:
+        return trial.ended("no_result", (err.strip().splitlines() or [result["text"]])[-1][:300])
+    if not trial.problem_of(result, "", params["minimum"], params["rdma"])[0]:
+        path = os.path.join(params["directory"], params["group"], trial.KEPT)
+        releases.write_receipt(path, {"key": params["key"], "time": text.stamp(), "result": result})
+    return result
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "mode": {"type": "str", "choices": ["server", "client", "collective"], "required": True},
+            "addresses": {"type": "list", "elements": "str"},
+            "interfaces": {"type": "list", "elements": "str", "default": []},
+            "server": {"type": "list", "elements": "str", "default": []},
+            "clients": {"type": "int", "default": 1},
+            "client": {"type": "int", "default": 0},
+            "port": {"type": "int", "default": 18600},
+            "seconds": {"type": "int", "default": 4},
+            "iterations": {"type": "int", "default": 0},
+            "rail_gbps": {"type": "float", "default": 85},
+            "hotplug_low_gbps": {"type": "float", "default": 11},
+            "hotplug_high_gbps": {"type": "float", "default": 15.5},
+            "accept": {"type": "list", "elements": "str", "choices": list(CLASSES), "default": ["healthy"]},
+            "record": {"type": "bool", "default": True},
+            "service": {"type": "dict"},
+            "env": {"type": "dict", "default": {}},
+            "container": {"type": "str"},
+            "group": {"type": "str"},
+            "directory": {"type": "path", "default": "/opt/gb10-cluster/vllm_tp2"},
+            "key": {"type": "str", "default": "", "no_log": False},
+            "minimum": {"type": "float"},
+            "rdma": {"type": "bool", "default": True},
+        },
+        required_if=[("mode", "server", ("addresses",)), ("mode", "client", ("addresses",)), ("mode", "collective", ("service", "container", "group"))],
+        supports_check_mode=True,
+    )
+    if module.check_mode:
+        module.exit_json(changed=False)
+    if module.params["mode"] == "collective":
+        module.exit_json(changed=False, result=collective(module.params))
+    module.exit_json(changed=False, **bandwidth(module))
 
 
 if __name__ == "__main__":
