@@ -47,7 +47,7 @@ options:
     description:
       - Seconds after which the work is ended.
     type: int
-    default: 14400
+    required: true
   path:
     description:
       - The folder of the work. For V(build) it has the Dockerfile, for V(save) and V(load) the archive, else it is the model's.
@@ -175,6 +175,7 @@ EXAMPLES = r"""
 - name: Pull by digest
   gb10.cluster.job:
     work: pull
+    max_seconds: 14400
     reference: vllm/vllm-openai:v0.24.0
     digest: sha256:0b6a0cbb2a0b1a6a9f8b8b0a7a5d4f7d2f2b0d7e6c5b4a39281706f5e4d3c2b1
   become: true
@@ -182,6 +183,7 @@ EXAMPLES = r"""
 - name: Download a model into a Hugging Face cache
   gb10.cluster.job:
     work: download
+    max_seconds: 86400
     store: /srv/models
     path: /srv/models/hub/models--Qwen--Qwen3-8B
     model: Qwen/Qwen3-8B
@@ -193,6 +195,7 @@ EXAMPLES = r"""
   gb10.cluster.job:
     work: fetch
     name: weights
+    max_seconds: 14400
     path: /srv/models/tiny
     fetch: {model-00002-of-00004.safetensors: 734003200}
     provider: "{{ offer }}"
@@ -467,7 +470,7 @@ def main() -> None:
         argument_spec={
             "work": {"type": "str", "choices": list(DOING), "required": True},
             "name": {"type": "str", "default": "job"},
-            "max_seconds": {"type": "int", "default": 14400},
+            "max_seconds": {"type": "int", "required": True},
             "path": {"type": "path"},
             "store": {"type": "path", "default": ""},
             "reference": {"type": "str", "default": ""},

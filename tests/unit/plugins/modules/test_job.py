@@ -64,6 +64,7 @@ def call(node: Systemd, capsys: pytest.CaptureFixture[str]) -> Any:
     """Run the steps that the action plugin runs, and return the last result."""
 
     def run(**options: Any) -> dict[str, Any]:
+        options = {"max_seconds": 60, **options}
         found = run_module(capsys, job, **options)
         return run_module(capsys, job, **options, step="status") if found.get("started") else found
 
@@ -84,7 +85,7 @@ def call(node: Systemd, capsys: pytest.CaptureFixture[str]) -> Any:
 )
 def test_the_work_with_an_image_is_one_script(node: Systemd, capsys: Any, tmp_path: Path, options: dict[str, str], script: str) -> None:
     options = {key: value.replace("{tmp}", str(tmp_path)) for key, value in options.items()}
-    assert run_module(capsys, job, **options)["started"]
+    assert run_module(capsys, job, **options, max_seconds=60)["started"]
     assert node.script.startswith(script.replace("{tmp}", str(tmp_path)))
     assert ("--property=MemoryMax=1G" in node.words) is (options["work"] in ("save", "load"))
 
@@ -121,8 +122,8 @@ def test_an_image_that_has_come_is_recorded_and_older_ones_go(call: Any, node: S
 )
 def test_progress_is_the_share_of_layers_or_build_steps(node: Systemd, capsys: Any, log: str, text: str, percent: int | None) -> None:
     node.log, node.code, node.active = log, "", True
-    run_module(capsys, job, work="pull", reference="vllm:1")
-    found = run_module(capsys, job, work="pull", reference="vllm:1", step="status")["report"]
+    run_module(capsys, job, work="pull", reference="vllm:1", max_seconds=60)
+    found = run_module(capsys, job, work="pull", reference="vllm:1", max_seconds=60, step="status")["report"]
     assert found == {"state": "running", "text": text, "percent": percent}
 
 
@@ -218,7 +219,7 @@ def test_refusal_in_check_mode_changes_nothing(
 ) -> None:
     monkeypatch.setenv("PATH", "")  # no command can be run
     store = tmp_path / "store"
-    given = {"path": str(store / "m"), "store": str(store), "model": "o/n", "reference": "vllm:1", "_ansible_check_mode": True, **arguments}
+    given = {"path": str(store / "m"), "store": str(store), "model": "o/n", "reference": "vllm:1", "max_seconds": 60, "_ansible_check_mode": True, **arguments}
     assert message in run_module(capsys, job, **given)["msg"]
     assert not store.exists()
 
