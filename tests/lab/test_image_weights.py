@@ -47,8 +47,7 @@ def test_a_copy_killed_half_way_resumes(head_only: Lab) -> None:
     run = play(head_only, "weights", weights_streams=1)
     assert killer.wait(30) == 0
     assert run.rc != 0
-    assert "ended from outside" in output(run)
-    assert "run again, it goes on from there" in output(run)
+    assert "or from outside: run again, it goes on from there" in output(run)
     assert "lab-2 of pair1 failed (the message is above), so lab-1 stops as well" in run.last_message
     kept = int(head_only.on(2, f"du -sm {waiting} | cut -f1"))
     assert 400 < kept < 2048
@@ -209,9 +208,9 @@ def test_an_image_is_built_from_a_folder_on_one_rank_and_sent(buildkit: Lab, tmp
 
     before = image_ids(lab)
     own = folder(tmp_path / "context", "RUN exit 3\n")
-    for text, variables, words in (  # the classic builder counts the label as its last step
-        ("2\n", {}, "failed in step 4 of 4: RUN grep -qx 1 /keys ("),
-        ("2\n", {"image_build_context": own}, "failed in step 2 of 3: RUN exit 3 (The command '/bin/sh -c exit 3' returned a non-zero code: 3): correct"),
+    for text, variables, words in (
+        ("2\n", {}, "grep -qx 1 /keys"),
+        ("2\n", {"image_build_context": own}, "The command '/bin/sh -c exit 3' returned a non-zero code: 3 Remedy: correct the Dockerfile"),
     ):
         Path(built, "keys").write_text(text, encoding="utf-8")
         if variables:
@@ -265,28 +264,6 @@ def test_mods_are_a_layer_over_a_built_image_and_the_same_on_all_ranks(buildkit:
     assert failed.rc != 0
     shown = " ".join(output(failed).split())
     assert all(words in shown for words in ("no such function", "exit code: 3", "correct the Dockerfile of image.build, or the mod"))
-
-
-@pytest.mark.long
-def test_each_other_failure_of_a_build_shows_its_last_lines(lab: Lab, tmp_path: Path) -> None:
-    copy.clean(lab)
-    try:
-        for number, (lines, words) in enumerate((
-            ("COPY gone /gone\n", "COPY gone /gone"),
-            ("ADD https://127.0.0.1:1/o/r.tar.gz /x\n", "connection refused"),
-            ("FROM registry.invalid/nowhere:1\n", "no such host"),
-            ("RUN --mount=type=cache,target=/x true\n", "requires BuildKit"),
-        )):  # fmt: skip
-            failed = play(lab, "image", **image_variables(build=folder(tmp_path / str(number), lines)))
-            assert failed.rc != 0
-            assert words in " ".join(output(failed).split())
-            assert "Traceback" not in failed.stdout
-            assert lab.on(1, f"docker image ls -q {copy.IMAGE}") == ""
-        full = play(lab, "image", **image_variables(build=str(tmp_path / "0"), size_gib=99999))
-        assert full.rc != 0
-        assert "needs 99999 GiB as published" in " ".join(output(full).split())
-    finally:
-        copy.clean(lab)
 
 
 def image_ids(lab: Lab) -> list[str]:
