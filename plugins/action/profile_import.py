@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shlex
@@ -19,12 +18,14 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_atomically
 from ansible_collections.gb10.cluster.plugins.module_utils._core.redact import redact
 from ansible_collections.gb10.cluster.plugins.module_utils._core.text import did_you_mean
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import default_of
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose, kv_estimate, values
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.containers import Around, convert
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.containers import Around
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import SPARK_GIB
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe import convert
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.shell import RecipeError, env_values
 from ansible_collections.gb10.cluster.plugins.plugin_utils.compose_yaml import compose_yaml
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import neighbours, short
@@ -173,7 +174,7 @@ class ActionModule(ActionBase):
         recipe = Path(args["recipe"])
         variables = Path(args["env_file"]) if args["env_file"] else recipe.parent / ".env"
 
-        def neighbour(name: str) -> tuple[dict[str, str], list[tuple[str, str]]] | None:
+        def neighbour(name: str) -> dict[str, str] | None:
             path = recipe.parent / name
             return env_values(read(path, "environment file", "Put it next to the recipe")) if path.is_file() else None
 
@@ -182,8 +183,8 @@ class ActionModule(ActionBase):
             data = load(recipe, text)
             reads = "services" in data if isinstance(data, dict) else SOURCED.search(text)
             given = args["env_file"] or (reads and variables.is_file())
-            env, notes = env_values(read(variables, "environment file", "Give its path with -e env_file=FILE")) if given else ({}, [])
-            around = Around(text, recipe.resolve().parent.name, env, notes, neighbour, mods_near(recipe))
+            env = env_values(read(variables, "environment file", "Give its path with -e env_file=FILE")) if given else {}
+            around = Around(text, recipe.resolve().parent.name, env, neighbour, mods_near(recipe))
             found = convert(data, around, args["service"])
         except RecipeError as error:
             raise AnsibleActionFail(f"{recipe}: {redact(str(error))}.") from None
@@ -198,7 +199,11 @@ class ActionModule(ActionBase):
         warnings = checked(name, found.profile)
         changed = before != text
         if changed and not self._task.check_mode:
-            write(dest, text)
+            try:
+                dest.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(str(dest), text, 0o644)
+            except OSError as error:
+                raise AnsibleActionFail(f"{dest} cannot be written: {error.strerror}. Give another file with -e dest=DIRECTORY/NAME.yml.") from None
         state = "unchanged" if not changed else "would be written" if self._task.check_mode else "written"
         document = {
             "schema": "gb10.cluster/import/1", "profile": name, "path": str(dest), "state": state, "recipe": str(recipe), "kind": found.kind,
@@ -211,16 +216,3 @@ class ActionModule(ActionBase):
             "warnings": warnings,
             "diff": {"before": before, "after": text, "before_header": str(dest), "after_header": str(dest)},
         }
-
-
-def write(dest: Path, text: str) -> None:
-    """Replace the file as a whole."""
-    partial = dest.with_name(f".{dest.name}.{os.getpid()}")
-    try:
-        dest.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(dest)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        raise AnsibleActionFail(f"{dest} cannot be written: {error.strerror}. Give another file with -e dest=DIRECTORY/NAME.yml.") from None
