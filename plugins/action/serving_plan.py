@@ -54,7 +54,7 @@ class ActionModule(ActionBase):
         _validation, args = self.validate_argument_spec(
             argument_spec={
                 "step": {"type": "str", "choices": [*STEPS, "lock"], "required": True},
-                "group": {"type": "dict", "default": {}},
+                "group": {"type": "dict"},
                 "profile": {"type": "dict"},
                 "infos": {"type": "list", "elements": "dict"},
                 "enforce": {"type": "bool", "default": True},
@@ -67,7 +67,7 @@ class ActionModule(ActionBase):
                 *(("step", step, ("group", *(("profile",) if step in ("rank", "check", "group") else ()))) for step in STEPS),
             ],
         )
-        self.variables, self.group, self.enforce = task_vars or {}, _plain(args["group"]), bool(args["enforce"])
+        self.variables, self.group, self.enforce = task_vars or {}, _plain(args["group"] or {}), bool(args["enforce"])
         if args["step"] == "lock":
             return {**result, **self._lock(_plain(args["pin"]))}
         self.read = list(args["read"])

@@ -32,7 +32,6 @@ options:
   group:
     description: The serving group, from the P(gb10.cluster.serving_group#lookup) lookup. Each step but V(lock) needs it.
     type: dict
-    default: {}
   profile:
     description: The resolved profile with the changes of the inventory.
     type: dict
