@@ -191,8 +191,8 @@ class ActionModule(ActionBase):
         name = args["name"] or (Path(args["dest"]).stem if args["dest"] else found.name)
         found.profile["sources"] = [f"Imported from {one_line(recipe.name)}, a {found.kind}"]
         head = [f"Profile {name}, made by playbooks/import.yml of {one_line(recipe.name)}, a {found.kind}.", "The notes have what is not mapped."]
-        head += [f"Set by the collection: {each}" for each in found.decided]
         found.profile["notes"] += [one_line(f"Not mapped: {field}: {text}") for field, text in found.unmapped]
+        found.profile["notes"] += [one_line(f"Set by the collection, or not in a profile: {', '.join(found.left)}")] if found.left else []
         text = "---\n" + "".join(f"# {one_line(line)}\n" for line in head) + compose_yaml(found.profile)
         dest = Path(args["dest"]) if args["dest"] else Path(args["directory"]) / f"{name}.yml"
         before = refusals(name, dest, text, args["force"])
@@ -207,7 +207,7 @@ class ActionModule(ActionBase):
         state = "unchanged" if not changed else "would be written" if self._task.check_mode else "written"
         document = {
             "schema": "gb10.cluster/import/1", "profile": name, "path": str(dest), "state": state, "recipe": str(recipe), "kind": found.kind,
-            "decided": found.decided, "unmapped": [{"field": field, "reason": reason} for field, reason in found.unmapped],
+            "left": found.left, "unmapped": [{"field": field, "reason": reason} for field, reason in found.unmapped],
             "next": "" if state == "would be written" else next_command(dest),
         }  # fmt: skip
         return {

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A profile that is made of a recipe: image, engine, environment, model store. Pure.
 
-A field that the profile does not have is in one of two lists: set by the collection, or not mapped with the reason. Rules take a key out of the input, and
-`Imported.close` lists the keys that no rule has taken, so nothing is lost. A secret is named, and its value is nowhere.
+A field that the profile does not have is named: with what to do if the owner has to do something, else in a list. Nothing is lost without its name.
+A secret is named, and its value is nowhere.
 """
 
 from __future__ import annotations
@@ -16,28 +16,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._core.redact import holds_secret, redact, without
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import containers
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import containers, values
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.compose import FABRIC_ENV
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.containers import Around, Engine, items, mapping, pairs, text_of
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.shell import (
-    RecipeError,
-    arguments,
-    is_flag,
-    one_line,
-    other_engine,
-    program_of,
-    unset,
-)
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import (
-    COMPOSE,
-    PLACEHOLDERS,
-    SECRET_ARGS,
-    SIZE,
-    drafter_path,
-    human_int,
-    kind_of,
-    speculation,
-)
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.shell import RecipeError, arguments, is_flag, one_line, other_engine, program_of, unset
 
 DOCKER = "script with docker run"
 EUGR = "https://github.com/eugr/spark-vllm-docker"
@@ -45,33 +27,17 @@ MOST_ENTRIES = 5000
 STORE, CACHE = "{model_store}", "{model_store}/vllm-cache"
 SHORTEST = 8  # characters of a secret that is looked for within other values
 HIDDEN = "is or contains a secret, and a profile must not: set it in vllm_tp2_secret_env (an API key in vllm_tp2_api_key)"
-NO_KEY = "a profile has no key for it"
 ONE_NODE = "the recipe is for one node: the profile serves the model on two nodes with tensor-parallel-size 2. Compare its other arguments"
 ROLE_ENV = (
     *FABRIC_ENV, "NODE_RANK", "HEADLESS", "MASTER_ADDR", "MASTER_PORT", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE",
 )  # fmt: skip
 OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-# Keys of a container whose place the role has taken, those that a rule takes, and why other keys are not mapped.
-ROLE_KEYS = (
-    "network_mode", "gpus", "deploy", "runtime", "restart", "container_name", "hostname", "logging", "healthcheck", "labels", "pull_policy", "ipc",
-    "network", "networks", "tty", "stdin_open", "interactive", "init", "detach", "rm", "auto_remove", "restart_policy", "gpu_access_mode",
+# Keys that a rule takes, or names by itself.
+TAKEN = ("image", "command", "entrypoint", "environment", "env_file", "volumes", "shm_size", "mem_limit", "ulimits", "devices", "deploy")
+RECIPE_KEYS = (
+    "model", "runtime", "name", "description", "mods", "command", "container", "defaults", "env", "model_revision", "executor_config", "metadata", "min_nodes",
+    "max_nodes", "cluster_only",
 )  # fmt: skip
-TAKEN = ("image", "command", "entrypoint", "environment", "env_file", "volumes", "shm_size", "mem_limit", "ulimits", "devices")
-RECIPE_KEYS = ("command", "container", "defaults", "env", "model_revision", "executor_config", "min_nodes", "max_nodes", "cluster_only", "solo_only", "mode")
-REASONS = {
-    **dict.fromkeys(("privileged", "cap_add"), "the role drops all capabilities but IPC_LOCK"),
-    "security_opt": "the role sets no-new-privileges",
-    **dict.fromkeys(("build", "build_args", "builder", "builder_config"), "write images/NAME/Dockerfile and set image.build: NAME, or load the image"),
-    **dict.fromkeys(("pre_exec", "post_exec", "post_commands"), "commands around the engine: put what it needs into the image, or into image.mods"),
-    "benchmark": "use playbooks/bench.yml",
-    "distribution_config": "the roles image and weights bring image, model and drafter: set model.revision and drafter.revision",
-    **dict.fromkeys(("working_dir", "user"), "the image decides"),
-    "ports": "the container uses the host's network: the API is at engine.api.port",
-    "tmpfs": "add it to container.tmpfs if the engine needs it",
-    "include": "other files, which are not read: import what `docker compose config` prints",
-}
-# Commands next to the engine that mean nothing to a profile.
-PLAIN = ("set", "ulimit", "trap", "wait", "true", ":", "echo", "printf", "sleep", "sync", "tee", "cd")
 # Arguments that name a file or another model, which the user has to copy to the nodes.
 FILE_FLAGS = ("chat-template", "reasoning-parser-plugin", "tool-parser-plugin", "tokenizer", "hf-config-path", "lora-modules", "logits-processors")
 FILE = re.compile(r"(?:/workspace/|/tmp/)\S*|[\w./~-]*\.(?:jinja2?|py|json|ya?ml|so|txt|patch|sh)")
@@ -108,8 +74,8 @@ def convert(data: Any, around: Around | None = None, service: str = "") -> Impor
         pending += each.values() if isinstance(each, Mapping) else each if isinstance(each, list) else ()
         if len(pending) > MOST_ENTRIES:
             raise RecipeError(f"it has more than {MOST_ENTRIES} entries")
-    kind = kind_of(data)
-    if kind == COMPOSE:
+    kind = values.kind_of(data)
+    if kind == values.COMPOSE:
         return _compose(data, around, service)
     if data.get("include"):
         raise RecipeError(f"it is a change of the recipe {text_of(data['include'])}, which is not read. Import what `sparkrun export recipe` prints")
@@ -139,9 +105,10 @@ def _recipe(data: Mapping[str, Any], kind: str, around: Around) -> Imported:
     engine = containers.engine_of("engine", {"engine": box}, around, around.env)
     engine.words = containers.with_defaults(engine.words, data, "eugr" in kind, used)
     for key in defaults:
-        hidden = out.hides(str(key), defaults[key])
-        if hidden or key not in used:
-            out.note(f"defaults.{key}", HIDDEN if hidden else "the command does not use it")
+        if out.hides(str(key), defaults[key]):
+            out.note(f"defaults.{key}", HIDDEN)
+        elif key not in used:
+            out.left.append(f"defaults.{key}")
     out.set_environment("env", box["environment"])
     out.list_script(engine)
     out.set_engine(engine.words, model)
@@ -153,48 +120,41 @@ def _recipe(data: Mapping[str, Any], kind: str, around: Around) -> Imported:
     out.set_size("executor_config.memory_limit", "memory", settings.pop("memory_limit", None))
     if "entrypoint" in settings and not settings.pop("entrypoint"):
         out.profile["engine"]["entrypoint"] = []
-    ranks, most = out.profile["ranks"], human_int(data.get("max_nodes")) or 0
+    ranks, most = out.profile["ranks"], values.human_int(data.get("max_nodes")) or 0
     together = text_of(data.get("cluster_only")).lower() in ("true", "yes", "on", "1")
-    ranks["min"] = max(human_int(data.get("min_nodes")) or 1, 2 if together else 1, ranks["min"])
+    ranks["min"] = max(values.human_int(data.get("min_nodes")) or 1, 2 if together else 1, ranks["min"])
     ranks.update({"max": most} if most > 1 else {})
     out.set_store([])
     out.list_env(around)
-    known = (*RECIPE_KEYS, "model", "runtime", "name", "description", "mods")
-    out.close({**{key: value for key, value in data.items() if key not in known}, "metadata": metadata, **settings})
-    return out
+    out.leave({**data, **settings, **metadata}, *RECIPE_KEYS)
+    return out.closed()
 
 
 def _compose(data: Mapping[str, Any], around: Around, wanted: str) -> Imported:
     """Return the profile of a service of a Compose file."""
     boxes = {str(name): containers.expanded(box, around.env) for name, box in mapping(data, "services").items() if isinstance(box, Mapping)}
-    out = _of_box(COMPOSE, text_of(data.get("name")) or around.folder, boxes, around, wanted)
-    for name in mapping(data, "volumes"):
-        out.note(f"volumes: {name}", "a named volume of Docker: the profile mounts folders of the nodes")
+    out = _of_box(values.COMPOSE, text_of(data.get("name")) or around.folder, boxes, around, wanted)
+    out.leave({**data, **{f"volumes: {name}": name for name in mapping(data, "volumes")}}, "services", "volumes", "name")
     out.list_env(around)
-    out.close({str(key): value for key, value in data.items() if key not in ("services", "volumes", "name")})
-    return out
+    return out.closed()
 
 
 def _docker_run(around: Around, wanted: str) -> Imported:
     """Return the profile of a script, or of a text, that starts a container."""
     boxes, script, others, lines = containers.docker_runs(around.source, around.env)
     out = _of_box(DOCKER, around.folder, boxes, replace(around, env={**around.env, **script.values}), wanted)
-    for words in others:
-        out.note(f"command: {' '.join(words[:2])}", "another command of the script, which is not run")
-    if lines:
-        out.note(f"{lines} other lines of the text", "they are not part of docker run")
+    out.left += [f"command: {' '.join(words[:2])}" for words in others] + ([f"{lines} other lines of the text"] if lines else [])
     out.list_env(around)
-    out.close({})
-    return out
+    return out.closed()
 
 
 def _of_box(kind: str, project: str, boxes: Mapping[str, Mapping[str, Any]], around: Around, wanted: str) -> Imported:
     """Return the profile of the container that runs vLLM."""
     engine = containers.engine_of(containers.chosen(boxes, wanted), boxes, around)
     box, image = engine.box, text_of(engine.box.get("image"))
-    out = Imported(kind, project if kind == COMPOSE and project and engine.name in ("vllm", "head") else engine.name, "")
-    for values in (around.env, engine.environment, engine.script.values):
-        out.collect_secrets(values)
+    out = Imported(kind, project if kind == values.COMPOSE and project and engine.name in ("vllm", "head") else engine.name, "")
+    for table in (around.env, engine.environment, engine.script.values):
+        out.collect_secrets(table)
     if not image and box.get("build"):
         image = f"{re.sub(r'[^a-z0-9_-]', '', project.lower()) or 'recipe'}-{engine.name}"
         out.note("image", f"the service has build and no image: Compose names it {image}. Build it on each node by that name, or see build")
@@ -207,13 +167,11 @@ def _of_box(kind: str, project: str, boxes: Mapping[str, Mapping[str, Any]], aro
     out.list_script(engine)
     out.set_engine(engine.words, "", image, box.get("entrypoint") is not None)
     model = out.profile["model"]["id"]
-    out.profile["summary"] = f"{model}, from the service {engine.name} of a Docker Compose file" if kind == COMPOSE else f"{model}, from docker run"
+    out.profile["summary"] = f"{model}, from the service {engine.name} of a Docker Compose file" if kind == values.COMPOSE else f"{model}, from docker run"
     out.set_box(box)
     out.set_store([_volume(index, each) for index, each in enumerate(items(box.get("volumes")))])
-    for name in boxes:
-        if name != engine.name:
-            out.note(f"services.{name}", "another service of the file")
-    out.close({key: value for key, value in box.items() if key not in (*TAKEN, *out.profile["container"])})
+    out.left += [f"services.{name}" for name in boxes if name != engine.name]
+    out.leave(box, *TAKEN, *out.profile["container"])
     return out
 
 
@@ -230,12 +188,12 @@ def _volume(index: int, volume: Any) -> tuple[str, str, str]:
 
 @dataclass
 class Imported:
-    """A profile, the fields that the collection sets, and (field, reason) of those that it does not have."""
+    """A profile, (field, what to do) of what it does not have, and the other fields that it does not have."""
 
     kind: str
     name: str
     summary: str
-    decided: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
     unmapped: list[tuple[str, str]] = field(default_factory=list)
     secrets: set[str] = field(default_factory=set)  # values, which must be nowhere
     profile: dict[str, Any] = field(default_factory=dict)
@@ -252,35 +210,35 @@ class Imported:
         """List a field that the profile does not have."""
         self.unmapped.append((where, why))
 
-    def close(self, rest: Mapping[str, Any]) -> None:
-        """List the keys of the input that no rule has taken, and remove secrets."""
-        for key, value in rest.items():
-            if key in ROLE_KEYS:
-                self.decided += [key] if value not in (None, {}, []) else []
-            elif value not in (None, {}, []):
-                self.note(key, "it informs only" if key.startswith("x-") else REASONS.get(key, NO_KEY))
+    def leave(self, given: Mapping[str, Any], *taken: str) -> None:
+        """List the keys of a table that no rule has taken. The collection decides them, or a profile has none."""
+        self.left += [str(key) for key, value in given.items() if str(key) not in taken and value not in (None, {}, [])]
+
+    def closed(self) -> Imported:
+        """Return the profile without secrets."""
         known = {value for value in self.secrets if len(value) >= SHORTEST}
         self.profile = without(self.profile, known)
-        self.decided = list(dict.fromkeys(redact(one_line(each), known) for each in self.decided))
+        self.left = list(dict.fromkeys(redact(one_line(each), known) for each in self.left))
         self.unmapped = [(redact(one_line(name), known), redact(one_line(text), known)) for name, text in dict(self.unmapped).items()]
+        return self
 
     def hides(self, key: str, value: Any) -> bool:
         """Tell whether a field is a secret or contains one."""
         text = text_of(value)
         return holds_secret(key, text or "x") or any(secret in text for secret in self.secrets if len(secret) >= SHORTEST)
 
-    def collect_secrets(self, values: Mapping[str, Any]) -> None:
+    def collect_secrets(self, table: Mapping[str, Any]) -> None:
         """Remember the secrets of an environment, so that no other field carries them."""
-        self.secrets |= {text_of(value) for key, value in values.items() if value and holds_secret(str(key), value)}
+        self.secrets |= {text_of(value) for key, value in table.items() if value and holds_secret(str(key), value)}
 
-    def set_environment(self, source: str, values: Mapping[str, Any]) -> None:
+    def set_environment(self, source: str, table: Mapping[str, Any]) -> None:
         """Take an environment, but for secrets, for what the role decides and for what differs between the nodes."""
-        for key, value in values.items():
+        for key, value in table.items():
             where, text = f"{source}.{key}", text_of(value)
             if self.hides(str(key), text):
                 self.note(where, HIDDEN)
             elif key in ROLE_ENV or (key in OFFLINE and text in ("", "0")) or (key == "NCCL_DEBUG" and text in ("WARN", "VERSION", "")):
-                self.decided.append(where)  # the gate reads the transport, which NCCL names at level INFO
+                self.left.append(where)  # the gate reads the transport, which NCCL names at level INFO
             elif value is None or unset(text):
                 self.note(where, f"{text} has no value here: set env.{key}, or head_env and worker_env if the nodes differ".lstrip())
             elif re.fullmatch(r"(?!0\.0\.0\.0|127\.)\d+\.\d+\.\d+\.\d+", text) or re.fullmatch(r"(?:.*_)?RANK", str(key)):
@@ -293,9 +251,10 @@ class Imported:
     def list_env(self, around: Around) -> None:
         """List what of a .env is not in the profile."""
         for key, value in around.env.items():
-            hidden = self.hides(key, value)
-            if hidden or not (key in self.profile["env"] or re.search(rf"\$\{{?{re.escape(key)}\b", around.source)):  # it can be an env_file too
-                self.note(f".env {key}", HIDDEN if hidden else "the recipe does not use it")
+            if self.hides(key, value):
+                self.note(f".env {key}", HIDDEN)
+            elif not (key in self.profile["env"] or re.search(rf"\$\{{?{re.escape(key)}\b", around.source)):  # it can be an env_file too
+                self.left.append(f".env {key}")
 
     def list_script(self, engine: Engine) -> None:
         """Take what a script does next to the engine's command. The words of other commands can contain anything, so only the first is named."""
@@ -304,14 +263,9 @@ class Imported:
         for words in engine.others:
             for key in words[1:] if words[0] == "unset" else ():
                 self.profile["env"].pop(key, None)
-            name = f"command: {slug(posixpath.basename(words[0])) or 'a command'}"
-            if words[0] in PLAIN or words[:2] == ["ray", "start"]:
-                self.decided.append(name)
-            else:
-                self.note(name, "a command next to the engine: put what the engine needs into the image")
-        self.decided += [f"command: > {each}" for each in engine.script.redirections]  # the container's log has what the engine prints
+            self.left.append(f"command: {slug(posixpath.basename(words[0])) or 'a command'}")
         if "PATH" in self.profile["env"]:
-            self.note("command: export.PATH (the image's own PATH)", "it is not known: env.PATH replaces it. Compare with the image")
+            self.note("command: export.PATH", "env.PATH replaces the PATH of the image, which is not known. Compare with the image")
 
     def set_image(self, source: str, text: str) -> None:
         """Take the image. One with a slash in its name is in a registry, one without is built or loaded."""
@@ -327,20 +281,18 @@ class Imported:
 
     def set_size(self, source: str, key: str, value: Any) -> None:
         """Set a size of the container, if it is one."""
-        if re.fullmatch(SIZE, text_of(value)):
+        if re.fullmatch(values.SIZE, text_of(value)):
             self.profile["container"][key] = text_of(value)
         elif value is not None:
             self.note(source, f"its value is not a size that container.{key} takes, such as 16g")
 
     def set_box(self, box: Mapping[str, Any]) -> None:
-        """Take the container's limits and devices."""
-        resources = mapping(mapping(box, "deploy"), "resources")
+        """Take the container's limits."""
+        deploy = mapping(box, "deploy")
+        limits = mapping(mapping(deploy, "resources"), "limits")
         self.set_size("shm_size", "shm_size", box.get("shm_size"))
-        self.set_size("mem_limit", "memory", box.get("mem_limit", mapping(resources, "limits").get("memory")))
-        for where, table in (("deploy", mapping(box, "deploy")), ("deploy.resources.limits", mapping(resources, "limits"))):
-            for key in table:
-                if key not in ("resources", "restart_policy", "memory"):
-                    self.note(f"{where}.{key}", NO_KEY)
+        self.set_size("mem_limit", "memory", box.get("mem_limit", limits.get("memory")))
+        self.left += [f"deploy.{key}" for key in deploy if key != "resources"] + [f"deploy.resources.limits.{key}" for key in limits if key != "memory"]
         if re.fullmatch(r"\d+(?:ms|s|m)", text_of(box.get("stop_grace_period"))):
             self.profile["container"]["stop_grace_period"] = text_of(box["stop_grace_period"])
         for key, value in pairs(box.get("ulimits")).items():
@@ -348,12 +300,8 @@ class Imported:
             if key in ("memlock", "stack", "nofile") and re.fullmatch(r"-1|\d+", limit):
                 self.profile["container"][key] = int(limit)
             else:
-                self.note(f"ulimits.{key}", NO_KEY)
-        for device in map(text_of, items(box.get("devices"))):
-            if device.startswith(("/dev/infiniband", "nvidia.com/gpu")):
-                self.decided.append(f"devices: {device}")
-            else:
-                self.note(f"devices: {device}", "add it to container.devices if the engine needs it")
+                self.left.append(f"ulimits.{key}")
+        self.left += [f"devices: {text_of(device)}" for device in items(box.get("devices"))]
 
     def set_engine(self, words: list[str], model: str = "", image: str = "", own_entrypoint: bool = False) -> None:
         """Split the engine's command into the keys of a profile."""
@@ -389,19 +337,19 @@ class Imported:
         for flag, value in args.items():
             self._set_argument(flag, value)
         self._set_ranks(args)
-        drafter, spec = drafter_path(engine["args"]), speculation(engine["args"])
+        drafter, spec = values.drafter_path(engine["args"]), values.speculation(engine["args"])
         if drafter not in ("", path.rstrip("/")):
             self.profile["drafter"] = {"id": posixpath.basename(drafter) if drafter.startswith("/") else drafter, "path": drafter}
             self.profile["drafter"].update({"revision": text_of(spec["revision"])} if spec.get("revision") else {})
 
     def _set_argument(self, flag: str, value: Any) -> None:
         engine, where, text = self.profile["engine"], f"--{flag}", text_of(value)
-        if flag in SECRET_ARGS or self.hides(flag, value):
+        if flag in values.SECRET_ARGS or self.hides(flag, value):
             self.note(where, HIDDEN)
             return
         if flag in ("nnodes", "node-rank", "master-addr", "headless", "download-dir") or (flag == "master-port" and unset(text)):
-            self.decided.append(where)
-            engine["args"].update({flag: PLACEHOLDERS[flag]} if flag not in ("download-dir", "master-port") else {})
+            self.left.append(where)
+            engine["args"].update({flag: values.PLACEHOLDERS[flag]} if flag not in ("download-dir", "master-port") else {})
             return
         need(where, text)
         if flag == "config":
@@ -419,18 +367,18 @@ class Imported:
             engine["master_port"] = value
         elif flag == "distributed-executor-backend":
             engine["executor"] = "ray" if text == "ray" else "mp"
-            self.unmapped += [] if text in ("ray", "mp") else [(f"{where} {text}", "two nodes are joined by mp or ray: the profile has mp")]
-        engine["args"][flag] = PLACEHOLDERS.get(flag, value)
+            self.left += [] if text in ("ray", "mp") else [f"{where} {text}"]
+        engine["args"][flag] = values.PLACEHOLDERS.get(flag, value)
 
     def _set_ranks(self, args: Mapping[str, Any]) -> None:
-        tensor, pipeline, data = (human_int(args.get(f"{kind}-parallel-size", 1)) or 1 for kind in ("tensor", "pipeline", "data"))
+        tensor, pipeline, data = (values.human_int(args.get(f"{kind}-parallel-size", 1)) or 1 for kind in ("tensor", "pipeline", "data"))
         if data > 1:
             raise RecipeError(f"--data-parallel-size is {data}, expected 1: the collection joins nodes by tensor and pipeline parallelism. Use -tp instead")
         if pipeline > 1:
             self.profile["engine"]["args"]["tensor-parallel-size"] = tensor
         if tensor * pipeline == 1:
             self.note(f"--tensor-parallel-size {tensor}", ONE_NODE)
-        self.profile["ranks"]["min"] = max(2, tensor * pipeline, human_int(args.get("nnodes", 1)) or 1)
+        self.profile["ranks"]["min"] = max(2, tensor * pipeline, values.human_int(args.get("nnodes", 1)) or 1)
 
     def set_store(self, volumes: list[tuple[str, str, str]]) -> None:
         """Mount the model store read-only where the recipe mounts its models, and the compile caches apart.
@@ -470,7 +418,7 @@ class Imported:
     def _set_volume(self, where: str, source: str, target: str, home: str, cache: str, models: list[str]) -> None:
         box, tables = self.profile["container"], (self.profile["engine"]["args"], self.profile["env"])
         if target in (home, cache, *(each.rstrip("/") for each in models)) or home.startswith(target.rstrip("/") + "/"):
-            self.decided.append(f"{where} {target}")  # the model store, or the compile caches in it
+            self.left.append(f"{where} {target}")  # the model store, or the compile caches in it
         elif re.search(r"cache|/\.triton|/\.nv\b|flashinfer|tilelang|inductor", target) and not target.startswith(home + "/"):
             folder = f"{STORE}/{slug(target)}"
             box["volumes"].append(f"{folder}:{target}")

@@ -23,8 +23,6 @@ KEYWORDS = (
     "if", "then", "elif", "else", "fi", "case", "esac", "[", "[[", "test", "!", "for", "while", "until", "do", "done", "select", "function", "{", "}", "eval",
     "read", "mapfile", "readarray", "let", "getopts", "shift",
 )  # fmt: skip
-# Commands whose result decides whether what follows && is run.
-TESTS = ("grep", "egrep", "command", "which", "type", "diff", "cmp", "pgrep", "mountpoint", "false")
 DECLARE = ("export", "declare", "typeset", "local", "readonly")
 _BRACES = r"\$\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}"  # up to three deep
 _VARIABLE = re.compile(r"\$(?:(\$)|([A-Za-z_]\w*|[@*])|\{([A-Za-z_]\w*)(?:(:?[-+?])((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*))?\})")
@@ -130,21 +128,20 @@ def words_of(raw: str, values: Mapping[str, str]) -> list[str]:
 
 @dataclass
 class Script:
-    """What a script does: its commands, each with the variables before it, the variables that it exports, and the files that it writes."""
+    """What a script does: its commands, each with the variables before it, and the variables that it exports."""
 
     values: dict[str, str] = field(default_factory=dict)
     commands: list[tuple[list[str], dict[str, str]]] = field(default_factory=list)
     exported: dict[str, str] = field(default_factory=dict)
-    redirections: list[str] = field(default_factory=list)
     conditional: list[list[str]] = field(default_factory=list)  # commands that a result before them decides about
     _all: bool = False  # set -a
 
     def read(self, text: str) -> Script:
-        """Read a script: quotes, variables, comments, operators and redirections. Raise RecipeError for what decides or computes."""
+        """Read a script: quotes, variables, comments and operators. Redirections are left out. Raise RecipeError for what decides or computes."""
         if len(text) > LONGEST:
             raise RecipeError(f"the script has more than {LONGEST} characters. Import the command that starts the engine")
         text = text.replace("$(pwd)", "${PWD}") + "\n"
-        raw, before, last, begin = "", "", "", 0
+        raw, before, begin = "", "", 0
         for part in _PART.finditer(text):
             kind, piece = part.lastgroup, part[0]
             computed = _COMPUTED.search(piece) if kind == "double" else part if kind in ("refused", "open") else None
@@ -152,20 +149,19 @@ class Script:
                 refuse(text, part.start(), f"{one_line(computed[0])}, which is computed or not closed")
             if kind == "end":
                 if raw.strip():
-                    last = self._command(raw, before == "||" or (before == "&&" and last in TESTS), text, begin) or last
+                    self._command(raw, before == "||", text, begin)
                     before = piece
                 elif piece != "\n":
                     before = piece
                 raw, begin = "", part.end()
             elif kind == "redirect":
-                self.redirections += [target] if (target := piece.lstrip("012&<>| \t")) else []
-                raw += " "
+                raw += " "  # the container's log has what the engine prints
             elif kind != "comment":
                 raw += " " if kind == "joined" else piece
         return self
 
-    def _command(self, raw: str, conditional: bool, text: str, begin: int) -> str:
-        """Do the assignments of a command, and keep its words. Return its name."""
+    def _command(self, raw: str, conditional: bool, text: str, begin: int) -> None:
+        """Do the assignments of a command, and keep its words."""
         own: dict[str, str] = {}
         rest: list[str] = []
         for word in words_of(raw, self.values):
@@ -193,7 +189,6 @@ class Script:
         else:
             self.commands.append((rest, own))
             self.conditional += [rest] if conditional else []
-        return first
 
 
 def refuse(text: str, at: int, what: str) -> None:

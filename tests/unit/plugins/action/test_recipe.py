@@ -44,7 +44,7 @@ def argv(found: Imported, rank: int = 0) -> list[str]:
 
 
 def reasons(found: Imported) -> dict[str, str]:
-    return {**dict.fromkeys(found.decided, ""), **dict(found.unmapped)}
+    return {**dict.fromkeys(found.left, ""), **dict(found.unmapped)}
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -52,7 +52,7 @@ def test_the_profile_is_valid_has_no_secret_and_cannot_change_the_weights(name: 
     found = imported(name)
     profile = resolve("mine", SHIPPED, {"mine": found.profile})
     assert (profile["gate"]["transport"], profile["ranks"]["min"], writable_weights(profile, "/srv/models")) == ("rdma", 2, [])
-    everything = json.dumps([found.profile, found.decided, found.unmapped])
+    everything = json.dumps([found.profile, found.left, found.unmapped])
     assert [secret for secret in SECRETS if secret in everything] == []
 
 
@@ -69,9 +69,8 @@ def test_a_recipe_of_eugr_argument_by_argument() -> None:
     assert (profile["engine"]["executor"], profile["env"]["TORCH_CUDA_ARCH_LIST"]) == ("ray", "12.1a")
     assert (profile["image"]["pull"], profile["image"]["reference"], profile["image"]["build"]) == (False, "vllm-node-flash", None)
     listed = reasons(found)
-    assert listed["defaults.unused_knob"] == "the command does not use it"
     assert "{repository: https://github.com/eugr/spark-vllm-docker, commit: " in listed["mods[0] mods/clear-cache"]
-    assert {"build_args", "recipe_version", "container vllm-node-flash", "env.HF_TOKEN"} <= set(listed)
+    assert {"defaults.unused_knob", "build_args", "recipe_version", "container vllm-node-flash", "env.HF_TOKEN"} <= set(listed)
 
 
 def test_a_recipe_of_sparkrun_without_a_command() -> None:
@@ -101,10 +100,9 @@ def test_a_compose_file_with_its_env() -> None:
     assert (profile["container"]["stack"], profile["container"]["memlock"], profile["engine"]["master_port"]) == (67108864, -1, 25000)
     listed = reasons(found)
     assert listed["volumes[2] /var/run/docker.sock"].startswith("the nodes do not have /var/run/docker.sock: ")
-    assert listed["privileged"] == "the role drops all capabilities but IPC_LOCK"
     for key in ("environment.HF_TOKEN", "environment.EXTRA_HEADER_URL", "--api-key", ".env SERVE_KEY"):
         assert listed[key].startswith("is or contains a secret")
-    assert {"command: pip", "services.proxy", ".env WORKER_HOST", "command: export.PATH (the image's own PATH)"} <= set(listed)
+    assert {"command: pip", "services.proxy", ".env WORKER_HOST", "command: export.PATH", "privileged", "devices: /dev/fuse:/dev/fuse"} <= set(listed)
 
 
 def test_named_volumes_entrypoints_ports_and_nodes_of_a_compose_file() -> None:
@@ -131,9 +129,8 @@ def test_named_volumes_entrypoints_ports_and_nodes_of_a_compose_file() -> None:
     assert (profile["container"]["memory"], profile["container"]["memlock"]) == ("100g", -1)
     assert {f"environment.{name}" for name in ("B", "C", "RANK", "HF_TOKEN")} <= set(listed)
     assert listed["volumes[2] /t"].startswith("the nodes do not have ./t")
-    assert listed["ports"].endswith("the API is at engine.api.port")
     assert {"B", "C", "RANK"} & set(profile["env"]) == set()
-    assert {"volumes[0] /root/.cache/huggingface", "deploy.replicas", "deploy.resources.limits.cpus"} <= set(listed)
+    assert {"volumes[0] /root/.cache/huggingface", "ports", "deploy.replicas", "deploy.resources.limits.cpus"} <= set(listed)
     assert "deploy.resources.limits.memory" not in listed
 
 
@@ -208,7 +205,7 @@ def test_a_drafter_by_dotted_arguments_and_what_a_recipe_distributes() -> None:
     found = made(text)
     assert found.profile["drafter"] == {"id": "b/d", "path": "b/d"}
     assert found.profile["engine"]["args"]["speculative-config"] == {"method": "dspark", "model": "b/d"}
-    assert "set model.revision and drafter.revision" in reasons(found)["distribution_config"]
+    assert "distribution_config" in reasons(found)
 
 
 def test_a_mod_next_to_the_recipe_is_taken_and_another_has_the_lines_to_add() -> None:
@@ -302,7 +299,7 @@ def test_variables_of_a_file_are_taken_or_listed_in_each_kind_of_recipe() -> Non
 def test_a_service_is_chosen_by_its_name() -> None:
     text = "services:\n  x: {image: o/vllm, command: vllm serve a/1}\n  y: {image: o/vllm, command: vllm serve a/2}"
     found = made(text, service="y")
-    assert (found.profile["model"]["id"], dict(found.unmapped)["services.x"]) == ("a/2", "another service of the file")
+    assert (found.profile["model"]["id"], found.left) == ("a/2", ["services.x"])
     with pytest.raises(RecipeError, match="services has no 'z', expected one of: x"):
         made(text, service="z")
 
@@ -345,7 +342,7 @@ def test_each_field_of_a_random_recipe_is_in_the_profile_or_in_the_report(seed: 
     else:
         text = f"model: a/m\ncontainer: o/vllm\ncommand: {command}\nenv: {table}\n" + "".join(f"{key}: {value}\n" for key, value in keys.items())
     found = made(text)
-    names = {name.split(" ")[0].rstrip(":") for name in (*found.decided, *(name for name, _text in found.unmapped))}
+    names = {name.split(" ")[0].rstrip(":") for name in (*found.left, *(name for name, _text in found.unmapped))}
     engine, env_of, box = found.profile["engine"], found.profile["env"], json.dumps(found.profile["container"])
     assert [key for key in env if not any(name.endswith(f".{key}") for name in names) and env_of.get(key) != text_of(env[key])] == []
     flags_of = [flag.split()[0].split("=")[0].replace("-pp", "--pipeline-parallel-size") for flag in flags]
@@ -355,4 +352,4 @@ def test_each_field_of_a_random_recipe_is_in_the_profile_or_in_the_report(seed: 
     assert not (seed % 2 and "shm_size" in keys) or '"shm_size": "1g"' in box
     assert not (seed % 2 and "volumes" in keys) or {"volumes[1]", "volumes[2]", "volumes[3]"} <= names
     assert not (seed % 2 and "ulimits" in keys) or ('"nofile": 9' in box and "ulimits.cpu" in names)
-    assert "s3cr3tw0rd99" not in json.dumps([found.profile, found.decided, found.unmapped])
+    assert "s3cr3tw0rd99" not in json.dumps([found.profile, found.left, found.unmapped])

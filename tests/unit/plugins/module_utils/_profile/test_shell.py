@@ -74,7 +74,6 @@ def test_reads_the_engine_out_of_a_script() -> None:
         '{"a":"<think>","b":"$SPEC"}', "--kv-bytes", "9", "--enforce-eager", "--dtype", "half", "--seed", "1", "${@}",
     ]  # fmt: skip
     assert (own, done.exported) == ({"MODE": "fast"}, {"PATH": "/opt/env/bin:/bin", "LIBRARY_PATH": "/opt/lib", "AUTO": "1"})
-    assert done.redirections == ["/var/log/y"]
     assert [each[0] for each, _own in done.commands] == ["ulimit", "pip", "echo", "unset", "/opt/env/bin/vllm", "tee"]
 
 
@@ -83,7 +82,6 @@ def test_reads_the_engine_out_of_a_script() -> None:
     [
         ("if [ -n x ]; then vllm serve; fi", "the command if"),
         ("[ -f x ] && export Y=1", "the command ["),
-        ("grep -q x y && export A=1", "a variable that is set under a condition"),
         ("a || export B=1", "a variable that is set under a condition"),
         ("case x in a) b;; esac", "), which is computed"),
         ("while ! x; do y; done", "the command while"),
