@@ -9,7 +9,7 @@ import os
 import re
 import shlex
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import yaml
 from ansible import constants as C  # noqa: N812  its usual name
@@ -84,20 +84,11 @@ def load(path: Path, text: str) -> Any:
     return found
 
 
-def mods_near(recipe: Path) -> Callable[[str], str]:
-    """Return what finds the folder of a mod next to a recipe: in its folder or in one above it, as far as its checkout goes."""
-
-    def find(name: str) -> str:
-        own = re.sub(r"^mods/", "", name)
-        for folder in (recipe.resolve().parent, *list(recipe.resolve().parents)[1:4]):
-            for each in (folder / "mods" / own, folder / own):
-                if not name.startswith("@") and ".." not in own and (each / "run.sh").is_file():
-                    return str(each)
-            if (folder / ".git").exists():
-                break
-        return ""
-
-    return find
+def mod_near(recipe: Path, name: str) -> str:
+    """Return the folder of a mod next to a recipe, or in a folder above it, as in its checkout; empty if there is none."""
+    own = re.sub(r"^mods/", "", name)
+    near = (folder / "mods" / own for folder in (recipe.resolve().parent, *list(recipe.resolve().parents)[1:3]))
+    return next((str(path) for path in near if ".." not in own and (path / "run.sh").is_file()), "")
 
 
 def one_line(text: str) -> str:
@@ -184,7 +175,7 @@ class ActionModule(ActionBase):
             reads = "services" in data if isinstance(data, dict) else SOURCED.search(text)
             given = args["env_file"] or (reads and variables.is_file())
             env = env_values(read(variables, "environment file", "Give its path with -e env_file=FILE")) if given else {}
-            around = Around(text, recipe.resolve().parent.name, env, neighbour, mods_near(recipe))
+            around = Around(text, recipe.resolve().parent.name, env, neighbour, lambda name: mod_near(recipe, name))
             found = convert(data, around, args["service"])
         except RecipeError as error:
             raise AnsibleActionFail(f"{recipe}: {redact(str(error))}.") from None

@@ -413,7 +413,7 @@ class Imported:
         self.profile["deviations"] = [{"keys": keys, "original": None, "why": why}]
         for volume in volumes:
             self._set_volume(*volume, home, cache, models)
-        self._list_files(home, [volume.split(":")[1] for volume in box["volumes"][1:]])
+        self._list_files([volume.split(":")[1] for volume in box["volumes"][1:]])
 
     def _set_volume(self, where: str, source: str, target: str, home: str, cache: str, models: list[str]) -> None:
         box, tables = self.profile["container"], (self.profile["engine"]["args"], self.profile["env"])
@@ -429,17 +429,11 @@ class Imported:
         else:
             self.note(f"{where} {target}", f"the nodes do not have {source}: bring it into the image, or copy it and add it to container.volumes")
 
-    def _list_files(self, home: str, mounted: list[str]) -> None:
+    def _list_files(self, mounted: list[str]) -> None:
         """List the files and models that the engine needs and the profile does not bring."""
         args, model = self.profile["engine"]["args"], self.profile["model"]["path"]
         named = [(f"--{flag}", text_of(each), flag in FILE_FLAGS) for flag, value in args.items() for each in items(value)]
-        named += [(f"env.{key}", value, False) for key, value in self.profile["env"].items()]
-        for where, text, is_file in named:
-            if text == model or "{%" in text or not (is_file or FILE.fullmatch(text)):
-                continue
-            if any(text.startswith(each.rstrip("/") + "/") or text == each for each in mounted):
-                continue
-            why = "the profile does not bring it: it must be in the image, or a mod of the recipe makes it (image.mods)"
-            if text.startswith(home + "/") or (where == "--tokenizer" and not text.startswith("/")):
-                why = "it must be below gb10_model_store on each node as well"
-            self.note(f"file {text} ({where})", why)
+        for where, text, is_file in [*named, *((f"env.{key}", value, False) for key, value in self.profile["env"].items())]:
+            brought = text == model or "{%" in text or any(f"{text}/".startswith(each.rstrip("/") + "/") for each in mounted)
+            if not brought and (is_file or FILE.fullmatch(text)):
+                self.note(f"file {text} ({where})", "the profile does not bring it: it must be in the image, made by a mod (image.mods), or in the model store")

@@ -177,5 +177,3 @@ def test_a_script_and_a_mod_next_to_the_recipe(tmp_path: Path) -> None:
     out = run(tmp_path, recipe=str(tmp_path / "recipes/r.yaml"), name="modded")
     assert yaml.safe_load((tmp_path / "own/modded.yml").read_text())["image"]["mods"] == [{"path": str(mod)}]
     assert [each["field"] for each in out["document"]["unmapped"] if each["field"].startswith("mods")] == ["mods[1] mods/none"]
-    (tmp_path / "recipes/.git").mkdir()
-    assert len(yaml.safe_load(Path(run(tmp_path, recipe=str(tmp_path / "recipes/r.yaml"), name="b")["document"]["path"]).read_text())["image"]) == 2
