@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shlex
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import yaml
 from ansible import constants as C  # noqa: N812  its usual name
@@ -19,12 +18,14 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_atomically
 from ansible_collections.gb10.cluster.plugins.module_utils._core.redact import redact
 from ansible_collections.gb10.cluster.plugins.module_utils._core.text import did_you_mean
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import default_of
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose, kv_estimate, values
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.containers import Around, convert
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.containers import Around
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import SPARK_GIB
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe import convert
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.shell import RecipeError, env_values
 from ansible_collections.gb10.cluster.plugins.plugin_utils.compose_yaml import compose_yaml
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import neighbours, short
@@ -83,20 +84,11 @@ def load(path: Path, text: str) -> Any:
     return found
 
 
-def mods_near(recipe: Path) -> Callable[[str], str]:
-    """Return what finds the folder of a mod next to a recipe: in its folder or in one above it, as far as its checkout goes."""
-
-    def find(name: str) -> str:
-        own = re.sub(r"^mods/", "", name)
-        for folder in (recipe.resolve().parent, *list(recipe.resolve().parents)[1:4]):
-            for each in (folder / "mods" / own, folder / own):
-                if not name.startswith("@") and ".." not in own and (each / "run.sh").is_file():
-                    return str(each)
-            if (folder / ".git").exists():
-                break
-        return ""
-
-    return find
+def mod_near(recipe: Path, name: str) -> str:
+    """Return the folder of a mod next to a recipe, or in a folder above it, as in its checkout; empty if there is none."""
+    own = re.sub(r"^mods/", "", name)
+    near = (folder / "mods" / own for folder in (recipe.resolve().parent, *list(recipe.resolve().parents)[1:3]))
+    return next((str(path) for path in near if ".." not in own and (path / "run.sh").is_file()), "")
 
 
 def one_line(text: str) -> str:
@@ -173,7 +165,7 @@ class ActionModule(ActionBase):
         recipe = Path(args["recipe"])
         variables = Path(args["env_file"]) if args["env_file"] else recipe.parent / ".env"
 
-        def neighbour(name: str) -> tuple[dict[str, str], list[tuple[str, str]]] | None:
+        def neighbour(name: str) -> dict[str, str] | None:
             path = recipe.parent / name
             return env_values(read(path, "environment file", "Put it next to the recipe")) if path.is_file() else None
 
@@ -182,27 +174,31 @@ class ActionModule(ActionBase):
             data = load(recipe, text)
             reads = "services" in data if isinstance(data, dict) else SOURCED.search(text)
             given = args["env_file"] or (reads and variables.is_file())
-            env, notes = env_values(read(variables, "environment file", "Give its path with -e env_file=FILE")) if given else ({}, [])
-            around = Around(text, recipe.resolve().parent.name, env, notes, neighbour, mods_near(recipe))
+            env = env_values(read(variables, "environment file", "Give its path with -e env_file=FILE")) if given else {}
+            around = Around(text, recipe.resolve().parent.name, env, neighbour, lambda name: mod_near(recipe, name))
             found = convert(data, around, args["service"])
         except RecipeError as error:
             raise AnsibleActionFail(f"{recipe}: {redact(str(error))}.") from None
         name = args["name"] or (Path(args["dest"]).stem if args["dest"] else found.name)
         found.profile["sources"] = [f"Imported from {one_line(recipe.name)}, a {found.kind}"]
         head = [f"Profile {name}, made by playbooks/import.yml of {one_line(recipe.name)}, a {found.kind}.", "The notes have what is not mapped."]
-        head += [f"Set by the collection: {each}" for each in found.decided]
         found.profile["notes"] += [one_line(f"Not mapped: {field}: {text}") for field, text in found.unmapped]
+        found.profile["notes"] += [one_line(f"Set by the collection, or not in a profile: {', '.join(found.left)}")] if found.left else []
         text = "---\n" + "".join(f"# {one_line(line)}\n" for line in head) + compose_yaml(found.profile)
         dest = Path(args["dest"]) if args["dest"] else Path(args["directory"]) / f"{name}.yml"
         before = refusals(name, dest, text, args["force"])
         warnings = checked(name, found.profile)
         changed = before != text
         if changed and not self._task.check_mode:
-            write(dest, text)
+            try:
+                dest.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(str(dest), text, 0o644)
+            except OSError as error:
+                raise AnsibleActionFail(f"{dest} cannot be written: {error.strerror}. Give another file with -e dest=DIRECTORY/NAME.yml.") from None
         state = "unchanged" if not changed else "would be written" if self._task.check_mode else "written"
         document = {
             "schema": "gb10.cluster/import/1", "profile": name, "path": str(dest), "state": state, "recipe": str(recipe), "kind": found.kind,
-            "decided": found.decided, "unmapped": [{"field": field, "reason": reason} for field, reason in found.unmapped],
+            "left": found.left, "unmapped": [{"field": field, "reason": reason} for field, reason in found.unmapped],
             "next": "" if state == "would be written" else next_command(dest),
         }  # fmt: skip
         return {
@@ -211,16 +207,3 @@ class ActionModule(ActionBase):
             "warnings": warnings,
             "diff": {"before": before, "after": text, "before_header": str(dest), "after_header": str(dest)},
         }
-
-
-def write(dest: Path, text: str) -> None:
-    """Replace the file as a whole."""
-    partial = dest.with_name(f".{dest.name}.{os.getpid()}")
-    try:
-        dest.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(dest)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        raise AnsibleActionFail(f"{dest} cannot be written: {error.strerror}. Give another file with -e dest=DIRECTORY/NAME.yml.") from None

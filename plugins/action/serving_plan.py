@@ -17,10 +17,11 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import kv_estimate
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.compose import ServingError
-from ansible_collections.gb10.cluster.plugins.plugin_utils import evidence_files, shown
+from ansible_collections.gb10.cluster.plugins.plugin_utils import evidence_files, lock_file, rendered_check, shown
 from ansible_collections.gb10.cluster.plugins.plugin_utils import serving_plan as plans
 from ansible_collections.gb10.cluster.plugins.plugin_utils.settings import setting
 
+STEPS = ("whole", "unit", "head", "rank", "check", "group", "evidence", "outcome")
 FLAGS = ("allow_unsafe_memory", "api_open", "restart", "weights_writable")
 
 
@@ -52,17 +53,23 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars)
         _validation, args = self.validate_argument_spec(
             argument_spec={
-                "step": {"type": "str", "choices": ["whole", "unit", "head", "rank", "group", "evidence", "outcome"], "required": True},
-                "group": {"type": "dict", "required": True},
+                "step": {"type": "str", "choices": [*STEPS, "lock"], "required": True},
+                "group": {"type": "dict"},
                 "profile": {"type": "dict"},
                 "infos": {"type": "list", "elements": "dict"},
                 "enforce": {"type": "bool", "default": True},
                 "labels": {"type": "list", "elements": "str"},
                 "read": {"type": "list", "elements": "dict", "default": []},
+                "pin": {"type": "dict"},
             },
-            required_if=[("step", "rank", ("profile",)), ("step", "group", ("profile",))],
+            required_if=[
+                ("step", "lock", ("pin",)),
+                *(("step", step, ("group", *(("profile",) if step in ("rank", "check", "group") else ()))) for step in STEPS),
+            ],
         )
-        self.variables, self.group, self.enforce = task_vars or {}, _plain(args["group"]), bool(args["enforce"])
+        self.variables, self.group, self.enforce = task_vars or {}, _plain(args["group"] or {}), bool(args["enforce"])
+        if args["step"] == "lock":
+            return {**result, **self._lock(_plain(args["pin"]))}
         self.read = list(args["read"])
         self.host, self.hosts = str(self.variables["inventory_hostname"]), list(self.group["hosts"])
         self.profile, self.given, self.labels = _plain(args["profile"]), args["infos"], args["labels"]
@@ -128,6 +135,22 @@ class ActionModule(ActionBase):
         if self.given is None:
             self._fail(plans.unfit(place, self.host, infos, self.hosts[0] in self.variables["ansible_play_batch"]))
         return plans.rank_of(place, infos)
+
+    def _step_check(self) -> dict[str, Any]:
+        """Check what this rank is rendered to, without its node."""
+        found = {name: setting(f"validate_{name}", self.variables, self._templar) for name in ("memory", "output", "show")}
+        port = self._templar.template(self.variables.get("ansible_port")) or 22
+        dest = os.path.expanduser(str(found["output"] or ""))
+        checked, warnings = rendered_check.check(self._place(), self.host, self._own("__vllm_tp2_mine"), found["memory"], int(port), dest)
+        if not (Display().verbosity > 0 if found["show"] is None else found["show"]):
+            del checked["compose"]
+        return {"checked": checked, "warnings": warnings}
+
+    def _lock(self, pin: dict[str, Any]) -> dict[str, Any]:
+        """Compare an image or a model with the lock file."""
+        given = {key: self._templar.template(self.variables.get(key)) for key in ("gb10_lock_file", "gb10_lock_update", "inventory_dir")}
+        update = boolean(given["gb10_lock_update"] or False, strict=False)
+        return lock_file.compare(lock_file.path_of(given["gb10_lock_file"], given["inventory_dir"]), pin, update, self._task.check_mode)
 
     def _step_group(self) -> dict[str, Any]:
         """Decide what the run does, or fail because a rank has failed, or because the run is refused. What is lost of the way back is warned of at once."""

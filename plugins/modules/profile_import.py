@@ -12,8 +12,7 @@ short_description: Make a profile of a recipe of another tool
 description:
   - Converts a recipe of sparkrun, a recipe of eugr/spark-vllm-docker, a Docker Compose file with its C(.env), or the C(docker run) commands of a
     script into a profile of your own.
-  - A field that the profile does not have is set by the collection, or listed as not mapped. The result has the lists. The notes of the profile
-    have what is not mapped, the comments of the file what the collection sets.
+  - A field that the profile does not have is listed in the result and in the notes of the profile, with what to do if you have to do something.
   - A command that decides or computes something is refused.
   - The profile is checked as C(validate.yml) checks one. Nothing is written if it is not valid.
   - Secrets are named, and their values are neither written nor printed. Nothing of the recipe is executed.
@@ -97,13 +96,13 @@ document:
       description: The kind of the recipe.
       type: str
       returned: success
-    decided:
-      description: The fields that the collection sets.
+    left:
+      description: The other fields that the profile does not have. The collection sets them, or a profile has no key for them.
       type: list
       elements: str
       returned: success
     unmapped:
-      description: The fields that are not mapped, each with C(field) and C(reason).
+      description: The fields that are not mapped and need you, each with C(field) and C(reason).
       type: list
       elements: dict
       returned: success

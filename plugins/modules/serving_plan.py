@@ -21,15 +21,17 @@ options:
       - V(whole) fails if a rank of the serving group is not in this run, V(unit) also if one has failed in it. V(head) fails without the head.
       - V(rank) renders this rank, or fails because its node cannot take part in a start.
       - V(group) is V(unit), and decides what the run does, or fails because the run is refused or because the boot cannot pass.
+      - V(check) checks what this rank was rendered to without its node (ports, KV pool, C(docker compose config)), and writes the files for C(validate.yml).
+      - V(lock) compares O(pin) with the lock file next to the inventory, C(.gb10.lock.yml) or C(gb10_lock_file). It writes the entry if there is none, or
+        if C(gb10_lock_update) is true, and fails if the content differs from the entry.
       - V(evidence) writes the evidence of this rank on the controller, and compares it with earlier evidence.
       - V(outcome) reports what the run has reached, or fails with the same sentence on all ranks.
     type: str
-    choices: [whole, unit, head, rank, group, evidence, outcome]
+    choices: [whole, unit, head, rank, check, group, evidence, outcome, lock]
     required: true
   group:
-    description: The serving group, from the P(gb10.cluster.serving_group#lookup) lookup.
+    description: The serving group, from the P(gb10.cluster.serving_group#lookup) lookup. Each step but V(lock) needs it.
     type: dict
-    required: true
   profile:
     description: The resolved profile with the changes of the inventory.
     type: dict
@@ -50,6 +52,11 @@ options:
     type: list
     elements: dict
     default: []
+  pin:
+    description:
+      - An image or a model, with C(kind) (V(images) or V(models)), C(name) (the reference or the ID) and C(found), a mapping of kinds of proof to values.
+        A value can be a list, of which one must be in the entry. An empty C(found) requires that the file has an entry.
+    type: dict
 extends_documentation_fragment:
   - gb10.cluster.attributes
   - gb10.cluster.attributes.info
@@ -64,6 +71,13 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+checked:
+  description:
+    - With O(step=check), C(rank), C(host), C(image), the names of C(secrets), C(compose_check), C(pool) (the estimate) and C(path), the folder of the
+      written files. C(compose) is the text of the Compose file if C(validate_show) is true.
+  type: dict
+  returned: success
+  sample: {rank: 0, host: spark-1, secrets: [VLLM_API_KEY], compose_check: passed, path: /tmp/rendered/pair1}
 do:
   description: With O(step=group), V(nothing), V(start), V(follow) or V(refuse). What follows from it is next to it.
   type: str

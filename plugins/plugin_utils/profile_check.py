@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -37,7 +36,6 @@ def check(name: str, raw: Mapping[str, Any]) -> dict[str, Any]:
                     note(f"{table}.{key}", "looks like a secret, and a profile must not contain one: use vllm_tp2_secret_env")
         _check_placeholders(profile, note)
         _check_mods(profile["image"]["mods"], note)
-        _check_container(profile["container"], note)
         for key, value in profile.items():
             if any("\x00" in each or "\r" in each for each in _strings(value)):
                 note(key, "contains a NUL or carriage return, which a command line cannot carry")
@@ -47,43 +45,6 @@ def check(name: str, raw: Mapping[str, Any]) -> dict[str, Any]:
         texts = tuple(dict.fromkeys(f"profile {name}: {path} {text}" for path, text in faults))
         raise ProfileError("; ".join(texts), texts)
     return profile
-
-
-_COUNTS = ("max-num-seqs", "tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
-
-
-def _is_share(value: object) -> bool:
-    try:
-        return not isinstance(value, bool) and 0 < float(str(value)) <= 1
-    except ValueError:
-        return False
-
-
-def _is_context(value: object) -> bool:
-    return str(value) in ("auto", "-1") or (human_int(value) or 0) > 0
-
-
-def _is_count(value: object) -> bool:
-    return not isinstance(value, bool) and re.fullmatch(r"[1-9][0-9]*|\{\w+\}", str(value)) is not None
-
-
-def _is_json(value: object) -> bool:
-    try:
-        json.loads(value) if isinstance(value, str) else None
-    except ValueError:
-        return False
-    return True
-
-
-_JSON_ARGS = ("speculative-config", "compilation-config", "override-generation-config", "default-chat-template-kwargs", "hf-overrides", "kv-transfer-config")
-
-# Argument -> its check, and what is expected. vLLM refuses such a value only when it boots, after image and weights are on the nodes.
-_ARG_VALUES = {
-    "gpu-memory-utilization": (_is_share, "a share of the memory, above 0 and at most 1, such as 0.8"),
-    "max-model-len": (_is_context, "a number of tokens such as 131072 or 128k, or auto"),
-    **dict.fromkeys(_COUNTS, (_is_count, "a whole number from 1")),
-    **dict.fromkeys(_JSON_ARGS, (_is_json, "a mapping, such as {key: value}, or JSON")),
-}
 
 
 def _variable_of(flag: str, value: Any) -> str:
@@ -105,14 +66,9 @@ def _check_args(args: Mapping[str, Any], note: Any) -> None:
         if "_" in key and flag in args:
             note(path, f"and {flag} are the same flag: keep one")
             continue
-        if value is None:
-            continue
-        fits, expected = _ARG_VALUES.get(flag, (None, ""))
-        if fits is not None and value is not False and not fits(value):
-            note(path, f"is {shown(value)}, expected {expected}")
         managed = PLACEHOLDERS.get(flag)
         literal = key in LITERAL_ALLOWED and not (isinstance(value, str) and "{" in value)
-        if managed is not None and value != managed and not literal:
+        if managed is not None and value not in (None, managed) and not literal:
             remedy = f"set {DECIDED_BY[flag]} instead" if flag in DECIDED_BY else "leave it out"
             note(path, f'is {shown(value)}, but the collection writes this argument itself: {remedy}, or use "{managed}" to choose its place')
 
@@ -157,22 +113,6 @@ def _check_placeholders(profile: Mapping[str, Any], note: Any) -> None:
             note(path, f"has {wrong}, which is not replaced here: write the path in the container; only volumes and cache_dirs have {_STORE}")
         elif wrong:
             note(path, f"has {wrong}, which is not replaced here: write the value itself; placeholders of engine.args are {_ARGUMENTS}")
-
-
-def _check_container(container: Mapping[str, Any], note: Any) -> None:
-    for i, volume in enumerate(container["volumes"]):
-        parts = volume.split(":")
-        if len(parts) not in (2, 3) or not all(parts) or not parts[1].startswith("/"):
-            note(f"container.volumes[{i}]", f"is {volume!r}, expected host:container or host:container:ro")
-        elif not re.match(r"/|\{[a-z_]+\}", parts[0]):  # a placeholder has its own check
-            note(f"container.volumes[{i}]", f"mounts {parts[0]!r}, expected an absolute path or {{model_store}}")
-    for i, path in enumerate(container["cache_dirs"]):
-        rest = path[len("{model_store}/") :] if path.startswith("{model_store}/") else ""
-        if not rest.strip("/") or ".." in rest.split("/"):
-            note(
-                f"container.cache_dirs[{i}]",
-                f"is {path!r}, expected a directory below {{model_store}}/, because it is removed with the releases that use it",
-            )
 
 
 def _check_mods(mods: list[dict[str, Any]], note: Any) -> None:

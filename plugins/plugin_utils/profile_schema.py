@@ -26,6 +26,14 @@ _TYPES = {"string": "a string", "integer": "a whole number", "number": "a number
 _FORMATS = {"image": IMAGE, "size": SIZE}
 
 
+def _is_json(value: object) -> bool:
+    try:
+        json.loads(value) if isinstance(value, str) else None
+    except ValueError:
+        return False
+    return True
+
+
 class ProfileError(ValueError):
     """A profile cannot be used; the text names the profile, the key, what was found and what was expected.
 
@@ -91,8 +99,10 @@ def validator() -> Any:
             yield from (ValidationError(str(known), path=[key]) for key in value if key not in known)
         elif isinstance(value, Mapping):
             yield from (ValidationError("", validator="string key", instance=key) for key in value if not isinstance(key, str))
+            patterns = "|".join(spec.get("patternProperties", ())) or "$^"
             for key, item in value.items():
-                yield from _validator.descend(item, allowed, path=key)
+                if not re.search(patterns, str(key)):
+                    yield from _validator.descend(item, allowed, path=key)
 
     def required(_validator: Any, keys: Any, value: Any, spec: Any) -> Iterator[Any]:
         if isinstance(value, Mapping):
@@ -105,6 +115,7 @@ def validator() -> Any:
     formats = FormatChecker(formats=())
     for name, text in _FORMATS.items():
         formats.checks(name)(lambda value, text=text: not isinstance(value, str) or re.fullmatch(text, value) is not None)
+    formats.checks("json")(_is_json)
     # JSON Schema takes 8000.0 for an integer, and vLLM does not. No estimate can be computed with .nan or .inf.
     number = {
         "integer": lambda _checker, value: isinstance(value, int) and not isinstance(value, bool),
@@ -133,7 +144,7 @@ def _fault(error: Any) -> tuple[str, str]:
     if error.validator == "enum":
         known = [each for each in spec["enum"] if each is not None]
         return path, f"is {value!r}, expected one of {', '.join(known)}{did_you_mean(value, known)}"
-    if error.validator in ("pattern", "format"):
+    if error.validator in ("pattern", "format") and "patternErrorMessage" in spec:
         return path, f"is {masked(value)!r}, expected {spec['patternErrorMessage']}"
     if error.validator in ("minimum", "maximum"):
         return path, f"is {value}, expected at {'least' if error.validator == 'minimum' else 'most'} {error.validator_value:g}"

@@ -176,7 +176,7 @@ def rank_of(here: Place, infos: Infos) -> dict[str, Any]:
 
 
 def pins(here: Place, content: str) -> list[dict[str, Any]]:
-    """Return what is compared with the lock file, as arguments of lock_entry: the image, and models that bring code without a pinned revision."""
+    """Return what is compared with the lock file, as pins: the image, and models that bring code without a pinned revision."""
     image, args = here.profile["image"], here.profile["engine"]["args"]
     out: list[dict[str, Any]] = []
     if content and not image["digest"]:

@@ -23,7 +23,7 @@ MODEL = {"kind": "models", "name": "org/model", "found": {"revision": "c" * 40, 
 
 def run(folder: Path, *entries: dict[str, Any], words: tuple[str, ...] = (), inventory: str = "hosts.yml", goes_on: bool = False) -> tuple[int, str]:
     """Run one task for each entry with an inventory in `folder`; return the exit status and the output."""
-    tasks = [{"name": "t", "gb10.cluster.lock_entry": entry, "ignore_errors": goes_on} for entry in entries]
+    tasks = [{"name": "t", "gb10.cluster.serving_plan": {"step": "lock", "pin": entry}, "ignore_errors": goes_on} for entry in entries]
     (folder / "play.yml").write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
     (folder / "hosts.yml").write_text("all: {hosts: {n1: {}}}\n")
     done = warm_playbook.ansible(folder, ["-i", inventory, "play.yml", *words], cwd=folder)
@@ -84,7 +84,7 @@ def test_an_entry_that_was_deleted_is_written_again(tmp_path: Path, rest: str) -
 
 
 def test_code_of_a_model_needs_an_entry(tmp_path: Path) -> None:
-    unknown = {"kind": "models", "name": "org/model"}
+    unknown = {"kind": "models", "name": "org/model", "found": {}}
     status, out = run(tmp_path, unknown)
     assert status == 2
     assert "trust-remote-code runs code of org/model" in out

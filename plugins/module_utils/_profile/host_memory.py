@@ -41,15 +41,6 @@ def free_gib(share: float, total_gib: float) -> float:
     return (1 - share) * total_gib - OUTSIDE_GIB
 
 
-def _remains(share: float, row: Mapping[str, Any]) -> str:
-    free = free_gib(share, row["total_gib"])
-    left = f"about {free:.1f} GiB remain free" if free >= 0.05 else "nothing remains free"
-    total, host = row["total_gib"], row["host"]
-    if share > 1:
-        return f"These are {share * total:.1f} GiB, {(share - 1) * total:.1f} GiB more than {host} has ({total:.1f}), and the host uses about {OUTSIDE_GIB:.1f}"
-    return f"Of {total:.1f} GiB on {host}, {(1 - share) * total:.1f} GiB stay for the host, which uses about {OUTSIDE_GIB:.1f}: {left}"
-
-
 def judge(share: float, limit: float | None, what: str, remedy: str, rows: Sequence[Mapping[str, Any]]) -> Finding:
     """Compare the engine's share of the memory with the highest that is reported to serve.
 
@@ -59,56 +50,37 @@ def judge(share: float, limit: float | None, what: str, remedy: str, rows: Seque
     :param rows: ``host`` and ``total_gib`` of each rank. The smallest node decides.
     """
     row = min(rows, key=lambda each: float(each["total_gib"]))
-    highest = PRACTICAL if limit is None else limit
-    remains = _remains(share, row)
+    total, highest = row["total_gib"], PRACTICAL if limit is None else limit
+    free, stays = free_gib(share, total), (1 - share) * total
+    left = f"about {free:.1f} GiB remain free" if free >= 0.05 else "nothing remains free"
+    remains = f"Of {total:.1f} GiB on {row['host']}, {max(0.0, stays):.1f} GiB stay for the host, which uses about {OUTSIDE_GIB:.1f}: {left}"
     if share > highest + 1e-6:
-        return Finding(
-            f"{what} is above {_highest(limit)}. {remains}. A node without free memory freezes until it is power-cycled.",
-            remedy,
-        )
-    if (1 - share) * row["total_gib"] < (1 - PRACTICAL) * SPARK_GIB - 0.05:
+        whose = "the sources report to serve" if limit is None else "this profile is reported to serve"
+        fact = f"{what} is above {highest:g}, the highest that {whose}. {remains}. A node without free memory freezes until it is power-cycled."
+        return Finding(fact, remedy)
+    if stays < (1 - PRACTICAL) * SPARK_GIB - 0.05:
         return Finding(warning=f"{what} leaves less memory than {PRACTICAL:g} of {SPARK_GIB:g} GiB, the practical maximum of the seeds. {remains}.")
     return Finding()
 
 
-def _highest(limit: float | None) -> str:
-    whose = "that the sources report to serve" if limit is None else "that this profile is reported to serve"
-    return f"{PRACTICAL if limit is None else limit:g}, the highest {whose}"
+def judge_pinned(pool: float, weights: float | None, reserve: float | None, limit: float | None, rows: Sequence[Mapping[str, Any]]) -> Finding | None:
+    """Tell whether enough stays free next to a KV pool of a pinned size, which vLLM does not size by the utilization. All figures are GiB a rank.
 
-
-def judge_pinned(
-    pool_gib: float, needs: Mapping[str, float | None], utilization: float, limit: float | None, what: str, why: str, rows: Sequence[Mapping[str, Any]]
-) -> Finding:
-    """Tell whether enough stays free next to a KV pool of a pinned size, which vLLM does not size by the utilization.
-
-    :param needs: weights, then the reserve, in GiB a rank, by their keys of the profile's plan. If one is not known (None), the utilization also counts.
     :param limit: the profile's own limit of the utilization. If it is lower than that of the sources, the share of a pinned pool has it too.
-    :param what: what sets the utilization, as it begins a sentence. ``why`` is the reason why figures of the plan do not count.
-    :param rows: as of ``judge``.
+    :returns: None if weights or reserve are not known and nothing else refuses: the utilization counts then.
     """
-    total, (weights, reserve) = min(float(each["total_gib"]) for each in rows), needs.values()
-    lower = limit if limit is not None and limit < PRACTICAL else None
-    highest = PRACTICAL if limit is None else limit
-    missing = " and ".join(f"plan.{key}" for key, value in needs.items() if value is None) + f" unknown{f' ({why})' if why else ''}"
-    share, found, free = 0.0, Finding(), "what stays free cannot be estimated"
-    if weights is not None:
-        known = weights + (reserve or 0.0)
-        share = (pool_gib + known) / total
-        left = int(((lower or PRACTICAL) * total - known) * 2**30)
-        remedy = f"Set kv-cache-memory-bytes to {left} or less" if left > 0 else "Use a smaller model or more nodes"
-        taker = f"the share {share:.2f} that the weights{'' if reserve is None else ', the reserve'} and {pool_gib:.1f} GiB of pinned KV cache take"
-        found = judge(share, lower, taker, remedy, rows)
-        free = f"{'about' if reserve is not None else 'at most'} {free_gib(share, total):.1f} GiB stay free on each node"
-    if found.fact:
-        return found
-    if weights is not None and reserve is not None:
-        return found._replace(note=f"{what} with a KV pool of {pool_gib:.1f} GiB: {free}.")
-    if utilization > highest + 1e-6:
-        return Finding(
-            f"{what} is above {_highest(limit)}. With a KV pool of {pool_gib:.1f} GiB, what stays free decides, and it is not known: {missing}.",
-            f"Set these figures in the profile (GiB a rank), or gpu-memory-utilization (vllm_tp2_gpu_memory_utilization) to {highest:g} or less",
-        )
-    return found._replace(note=f"{what} with a KV pool of {pool_gib:.1f} GiB: {free}, with {missing}.")
+    total, lower = min(float(each["total_gib"]) for each in rows), limit if limit is not None and limit < PRACTICAL else None
+    if weights is None:
+        return None
+    known = weights + (reserve or 0.0)
+    left, share = int(((lower or PRACTICAL) * total - known) * 2**30), (pool + known) / total
+    remedy = f"Set kv-cache-memory-bytes to {left} or less" if left > 0 else "Use a smaller model or more nodes"
+    taker = f"the share {share:.2f} that the weights{'' if reserve is None else ', the reserve'} and {pool:.1f} GiB of pinned KV cache take"
+    found = judge(share, lower, taker, remedy, rows)
+    if found.fact or reserve is not None:
+        note = f"With a KV pool of {pool:.1f} GiB, about {free_gib(share, total):.1f} GiB stay free on each node."
+        return found if found.fact else found._replace(note=note)
+    return None
 
 
 def custom_ops(args: Mapping[str, Any], measured: Mapping[str, Any], reported: bool) -> Finding:

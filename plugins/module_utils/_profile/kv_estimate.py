@@ -184,11 +184,9 @@ def _start_remedy(short: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]], 
     pool = (needed or 0) * (figures.bytes or 0.0) / GIB if figures.pinned is None else 0.0
     holds = all(fits * row["total_gib"] > (figures.weights or 0.0) + (figures.reserve or 0.0) + pool for row in ranks)
     if fits >= 0.5 and holds:
-        return f"set gpu-memory-utilization to {fits:.2f}{' or less' if figures.missing or figures.pinned is not None else ''}"
-    what = "stop the processes that use it, drop the page cache, and reboot the node if the driver keeps it"
-    if short["memory"] == GPU_MEMORY:
-        what = "stop the processes that `nvidia-smi` lists there"
-    return f"free {short['budget_gib'] - short['start_check_gib']:.1f} GiB on {short['host']}: {what}"
+        return f"set gpu-memory-utilization to {fits:.2f}"
+    lacks = short["budget_gib"] - short["start_check_gib"]
+    return f"free {lacks:.1f} GiB on {short['host']}: stop what `nvidia-smi` and `ps` list there, drop the page cache, or reboot the node"
 
 
 def _room(rank: Mapping[str, Any], figures: _Figures) -> float:
@@ -197,24 +195,19 @@ def _room(rank: Mapping[str, Any], figures: _Figures) -> float:
     return float(rank["total_gib"] if free is None or figures.check_skipped or rank["engine_running"] else free)
 
 
-def _pool_remedy(result: Mapping[str, Any], figures: _Figures, gate: Mapping[str, Any]) -> str:
-    """Return what makes the pool fit: more memory for it if the ranks have that, or else the lower end of the error as the context or the gate's bound."""
+def _pool_remedy(result: Mapping[str, Any], figures: _Figures) -> str:
+    """Return what makes the pool fit: more memory for it if the ranks have that, or else a context and bounds for the lower end of the error."""
     ranks, lowest = result["ranks"], int(result["low_tokens"]) // 1000 * 1000
     pool = result["needed_tokens"] * (figures.bytes or 0.0)
     taken = (figures.weights or 0.0) + (figures.reserve or 0.0) + pool / GIB
     utilization = math.ceil(taken / min(row["total_gib"] for row in ranks) * 100 - 1e-9) / 100
-    if figures.pinned is not None and (figures.weights is None or all(taken <= _room(row, figures) for row in ranks)):
+    if figures.pinned is not None and all(taken <= _room(row, figures) for row in ranks):
         return f"raise kv-cache-memory-bytes to {math.ceil(pool)}"
     if figures.pinned is None and utilization <= figures.limit and all(utilization * row["total_gib"] <= _room(row, figures) for row in ranks):
         return f"set gpu-memory-utilization to {utilization:.2f}"
     if lowest < 1000:
         return "use a smaller model, a smaller quantization or more nodes"
-    context = gate["context"]
-    bounds = {"gate.effective_tokens.min": gate["effective_tokens"]["min"], "gate.concurrency.min": gate["concurrency"]["min"]}
-    limits = {"gate.effective_tokens.min": f"{lowest}", "gate.concurrency.min": f"{math.floor(lowest / context * 100) / 100:.2f}" if context else ""}
-    lower = [f"{key} to {limits[key]}" for key, bound in bounds.items() if bound is not None and limits[key] and bound > float(limits[key])]
-    change = [f"set max-model-len to {lowest} or less"] if context is not None and lowest < context else []
-    return " and ".join([*change, *([f"lower {' and '.join(lower)}"] if lower else [])])
+    return f"lower max-model-len, gate.effective_tokens.min and gate.concurrency.min to a pool of {lowest} tokens"
 
 
 def _figures(profile: Mapping[str, Any], size: int, version: str | None, comparable: bool) -> _Figures:
@@ -299,14 +292,14 @@ def make_plan(
         reason = unknown or f"plan.{' and plan.'.join(figures.missing)} unknown"
         result["verdict"], text = "unknown", f"the KV pool cannot be estimated ({reason}). The gate judges the boot."
     else:
-        text = _judge_pool(result, figures, profile["gate"])
+        text = _judge_pool(result, figures)
     result["msg"] = f"{profile['name']}: {text}"
-    _judge_host(result, profile, figures, unknown or "", allow_unsafe)
+    _judge_host(result, profile, figures, allow_unsafe)
     result["ranks"] = [{key: round(value, 2) if isinstance(value, float) else value for key, value in row.items()} for row in rows]
     return result
 
 
-def _judge_host(result: dict[str, Any], profile: Mapping[str, Any], figures: _Figures, unknown: str, allow: bool) -> None:
+def _judge_host(result: dict[str, Any], profile: Mapping[str, Any], figures: _Figures, allow: bool) -> None:
     """Set ``unsafe``, and add the warnings about the memory of the host. An engine without a GPU, or on one with its own memory, takes no share of it."""
     rows, args, plan = [row for row in result["ranks"] if row["memory"] != GPU_MEMORY], profile["engine"]["args"], profile["plan"]
     result["unsafe"] = None
@@ -316,12 +309,12 @@ def _judge_host(result: dict[str, Any], profile: Mapping[str, Any], figures: _Fi
     remedy = f"Set gpu-memory-utilization (vllm_tp2_gpu_memory_utilization) to {figures.limit:g} or less"
     if args.get("gpu-memory-utilization") is None:
         what = f"gpu-memory-utilization is not set, and vLLM's default {share:g}"
-    if figures.pinned is None:
-        memory = host_memory.judge(share, plan["utilization_limit"], what, remedy, rows)
-    else:
-        needs = {"weights_gib_per_rank": figures.weights, "reserve_gib": figures.reserve}
-        memory = host_memory.judge_pinned(figures.pinned, needs, share, plan["utilization_limit"], what, unknown, rows)
-        result["msg"] += f" {memory.note}" if memory.note and result["verdict"] != "refused" else ""
+    memory = host_memory.judge(share, plan["utilization_limit"], what, remedy, rows)
+    if figures.pinned is not None:  # without its figures, only the limit of the utilization counts
+        remedy = f"Set plan.weights_gib_per_rank and plan.reserve_gib of the profile (GiB a rank), or {remedy[4:]}"
+        by_figures = host_memory.judge_pinned(figures.pinned, figures.weights, figures.reserve, plan["utilization_limit"], rows)
+        memory = by_figures or memory._replace(warning="", remedy=remedy)
+    result["msg"] += f" {memory.note}" if memory.note and result["verdict"] != "refused" else ""
     found = [memory, host_memory.custom_ops(args, plan["at"], "defaults" not in profile)]
     result["warnings"] += [finding.warning for finding in found if finding.warning]
     refusals = [finding for finding in found if finding.fact]
@@ -354,7 +347,7 @@ def _refuse_start(result: dict[str, Any], figures: _Figures) -> str:
     )
 
 
-def _judge_pool(result: dict[str, Any], figures: _Figures, gate: Mapping[str, Any]) -> str:
+def _judge_pool(result: dict[str, Any], figures: _Figures) -> str:
     """Compare the estimated pool with the memory and with what is needed. Set verdict, remedy and warnings; return the sentence."""
     rows, needed, expected = result["ranks"], result["needed_tokens"], result["expected_tokens"]
     short = next(row for row in rows if row["rank"] == result["short_rank"])
@@ -370,13 +363,13 @@ def _judge_pool(result: dict[str, Any], figures: _Figures, gate: Mapping[str, An
     elif figures.pinned is None:
         least += f" of {short['budget_gib']:.1f} GiB after {short['weights_gib']:.1f} GiB of weights and {short['reserve_gib']:.1f} GiB reserve"
     if needed is not None and result["high_tokens"] < needed:
-        result.update(verdict="refused", remedy=_pool_remedy(result, figures, gate))
+        result.update(verdict="refused", remedy=_pool_remedy(result, figures))
         return f"{pool}, at least {needed:,} are needed. {least}: {result['remedy']}."
     refusal = _judge_pinned(result, figures)
     if refusal:
         return refusal
     if needed is not None and expected < needed:
-        result["remedy"] = _pool_remedy(result, figures, gate)
+        result["remedy"] = _pool_remedy(result, figures)
         result["warnings"].append(f"The pool may be too small: {needed:,} tokens are needed. {pool}. If the gate fails, {result['remedy']}.")
     gap = max(row["kv_gib"] - short["kv_gib"] for row in rows)
     if gap >= 1.0:

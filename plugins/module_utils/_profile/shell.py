@@ -3,79 +3,51 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Read shell scripts, variables and .env files that are data. A script that decides or computes is refused. Pure, nothing is executed.
 
-A variable without a value leaves a mark in the text, so that the caller decides: see `marks` and `shown`.
+A variable without a value stays as it is written, such as ``${NAME}`` or ``${NAME:?message}``: see `unset`.
 """
 
 from __future__ import annotations
 
+import json
+import posixpath
 import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Callable
+from typing import Any
 
 LONGEST = 1 << 16  # characters after variables were replaced: values that contain each other grow fast
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-KEYWORDS = {
-    **dict.fromkeys(("if", "then", "elif", "else", "fi", "case", "esac", "[", "[[", "test", "!"), "a condition"),
-    **dict.fromkeys(("for", "while", "until", "do", "done", "select"), "a loop"),
-    **dict.fromkeys(("function", "{", "}"), "a function or a group of commands"),
-    **dict.fromkeys(("eval", "read", "mapfile", "readarray", "let", "getopts", "shift"), "a command that sets variables while it runs"),
-}
-CONSTRUCTS = (
-    (r"\$\(\(", "arithmetic"), (r"\$\(|`", "a command substitution"), (r"\$\{?[0-9#?!-]", "an argument or a state of the script"),
-    (r"\$\{\w+\[", "an array"), (r"\$'", "an ANSI-C string"), (r"(?<==)\(", "an array"), (r"\(\)", "a function"), (r"\(", "a subshell"),
-    (r"\)", "a condition"), (r"['\"]", "a quote that does not close"),
+# Commands that make a script a program.
+KEYWORDS = (
+    "if", "then", "elif", "else", "fi", "case", "esac", "[", "[[", "test", "!", "for", "while", "until", "do", "done", "select", "function", "{", "}", "eval",
+    "read", "mapfile", "readarray", "let", "getopts", "shift",
 )  # fmt: skip
-# Commands whose result decides whether what follows && is run.
-TESTS = ("grep", "egrep", "command", "which", "type", "diff", "cmp", "pgrep", "mountpoint", "false")
 DECLARE = ("export", "declare", "typeset", "local", "readonly")
-# Options of docker run without a value, and the keys of a Compose service that have another name than the option.
-RUN_BARE = ("detach", "interactive", "tty", "rm", "init", "privileged", "read-only", "publish-all", "quiet", "no-healthcheck", "oom-kill-disable")
-RUN_KEYS = {
-    "e": "environment", "env": "environment", "env-file": "env_file", "v": "volumes", "volume": "volumes", "mount": "volumes", "name": "container_name",
-    "net": "network_mode", "network": "network_mode", "p": "ports", "publish": "ports", "m": "mem_limit", "memory": "mem_limit", "w": "working_dir",
-    "workdir": "working_dir", "u": "user", "h": "hostname", "l": "labels", "label": "labels", "device": "devices", "ulimit": "ulimits",
-    "pull": "pull_policy", "log-driver": "logging", "log-opt": "logging", "stop-timeout": "stop_grace_period",
-}  # fmt: skip
-RUN_OPTIONS = {
-    *RUN_KEYS,
-    "shm-size", "ipc", "gpus", "entrypoint", "cap-add", "cap-drop", "security-opt", "restart", "hostname", "runtime", "tmpfs", "platform", "user", "cpus",
-    "cpuset-cpus", "pid", "memory-swap", "pids-limit", "group-add", "device-cgroup-rule", "cgroupns", "userns", "dns", "sysctl", "expose", "add-host",
-    "health-cmd", "health-interval", "health-retries", "health-start-period", "health-timeout",
-}  # fmt: skip
-MANY = ("volumes", "environment", "devices", "ports", "cap_add", "cap_drop", "security_opt", "env_file", "ulimits", "labels", "tmpfs", "logging")
-_RUN = r"(?:docker|podman|nerdctl) (?:container )?(?:run|create)\b"
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
-_VARIABLE = re.compile(r"\$(?:(\$)|([A-Za-z_]\w*)|\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}|(?=\{))")  # up to three deep
-_PARAMETER = re.compile(r"([A-Za-z_]\w*)(?:(:?[-+?])(.*))?", re.DOTALL)
-_MARK = re.compile("\ue000([^\ue001\ue002]*)(?:\ue002([^\ue001]*))?\ue001")
-_COMPUTED = re.compile(r"\$\(|`|\$\{?[0-9#?!]|\$-|\$\{\w+\[|\$'")
-_BRACES = re.compile(r"\{[^{}]*(?:,|\.\.)[^{}]*\}")  # {a,b} and {1..3} without quotes
-_TOKEN = re.compile(
-    r"(?P<space>(?:[ \t\r]|\\\r?\n)+)|\\(?P<escaped>.)|'(?P<single>[^']*)'|\"(?P<double>(?:\\.|[^\"\\])*)\"|(?P<comment>(?<![^\s;&|])#[^\n]*)"
-    r"|(?P<redirect>&?[<>]+&?\|?)|(?P<operator>&&|\|\||;;|[;&|\n])|(?P<refused>[`()'\"]|\$[(']|\$\{?[0-9#?!-])"
-    r"|(?P<variable>\$[@*]|\$\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}|\$\w+)|(?P<open>\$\{)|(?P<text>[^\s'\"\\;&|<>`()$#]+|.)",
+_BRACES = r"\$\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}"  # up to three deep
+_VARIABLE = re.compile(r"\$(?:(\$)|([A-Za-z_]\w*|[@*])|\{([A-Za-z_]\w*)(?:(:?[-+?])((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*))?\})")
+_UNSET = re.compile(r"\$\{([\w@*]*)(?::?\?([^}]*))?[^}]*\}?")
+_COMPUTED = re.compile(r"(?<!\\)(?:`|\$\(|\$\{?[0-9#?!]|\$-|\$\{\w+[^\w:}?+-])")
+_PART = re.compile(
+    r"(?P<joined>\\\r?\n)|\\.|'[^']*'|(?P<double>\"(?:\\.|[^\"\\])*\")|(?P<comment>(?<![^\s;&|])#[^\n]*)"
+    r"|(?P<refused>[`()'\"]|\$['(0-9#?!-]|\$\{[^A-Za-z_@*]|\$\{\w+[^\w:}?+-]|<<|[<>]\(|(?<!\$)\{[^{}\s]*(?:,|\.\.)[^{}\s]*\})"
+    rf"|(?P<variable>{_BRACES})|(?P<open>\$\{{)|(?P<redirect>(?:(?<![^\s;&|])[12])?&?[<>]+&?\|?[ \t]*[^\s;&|<>]*)|(?P<end>&&|\|\||;;|[;&|\n])|.",
     re.DOTALL,
 )
-
-
-def _construct(text: str, at: int) -> str:
-    return next(what for pattern, what in CONSTRUCTS if re.compile(pattern).match(text, at))
+_WORD = re.compile(
+    rf"'[^']*'|\"(?P<double>(?:\\.|[^\"\\])*)\"|\\.|(?P<variable>{_BRACES}|\$\w+|\$[@*])|(?P<home>(?<![^\s=:])~(?=[/:\s]|$))|(?P<space>\s+)|.",
+    re.DOTALL,
+)
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 
 
 class RecipeError(ValueError):
     """A recipe cannot be imported. The text names what was found, where, what is expected and the remedy."""
 
 
-def marks(text: str) -> dict[str, str]:
+def unset(text: str) -> dict[str, str]:
     """Return the variables without a value in a text, each with the message of its ``:?``."""
-    return {match[1]: match[2] or "" for match in _MARK.finditer(text)}
-
-
-def shown(text: str) -> str:
-    """Return the text with a variable without a value as it was written."""
-    return _MARK.sub(lambda match: f"${{{match[1]}}}", text)
+    return {match[1]: match[2] or "" for match in _UNSET.finditer(text)}
 
 
 def one_line(text: str) -> str:
@@ -95,23 +67,18 @@ def expand(text: str, values: Mapping[str, str], in_shell: bool = False) -> str:
     """Replace the variables of a text as Compose does, or as a shell does, which has no ``$$``."""
 
     def value_of(match: re.Match[str]) -> str:
-        escaped, name, inner = match.groups()
+        escaped, bare, name, sign, word = (each or "" for each in match.groups())
         if escaped:
             return "$$" if in_shell else "$"
-        form = _PARAMETER.fullmatch(name or inner or "")
-        if not form:
-            raise RecipeError(f"the variable {match.string[match.start() :][:30]} is not closed or is computed, expected ${{NAME}} or ${{NAME:-default}}")
-        variable, sign, word = form[1], form[2] or "", form[3] or ""
         if in_shell and len(word) > 1 and word[0] == word[-1] and word[0] in "\"'":
             word = word[1:-1]
-        value = values.get(variable)
+        value = values.get(bare or name)
         is_set = bool(value) if sign.startswith(":") else value is not None
         if sign.endswith("+"):
             return expand(word, values, in_shell) if is_set else ""
         if is_set:
             return value or ""
-        message = f"\ue002{_MARK.sub('', word)}" if word else ""
-        return expand(word, values, in_shell) if sign.endswith("-") else f"\ue000{variable}{message}\ue001"
+        return expand(word, values, in_shell) if sign.endswith("-") else f"${{{bare or name}{sign}{word}}}"
 
     out = _VARIABLE.sub(value_of, text) if len(text) <= LONGEST else text
     if len(out) > LONGEST:
@@ -119,142 +86,85 @@ def expand(text: str, values: Mapping[str, str], in_shell: bool = False) -> str:
     return out
 
 
-def env_values(text: str) -> tuple[dict[str, str], list[tuple[str, str]]]:
-    """Return the values of a .env file, as Docker Compose reads those of one line, and (name, reason) of what else it has."""
+def env_values(text: str) -> dict[str, str]:
+    """Return the values of a .env file, as Docker Compose reads those of one line."""
     values: dict[str, str] = {}
-    notes = []
     for number, line in enumerate(text.splitlines(), 1):
-        match = re.match(r"\s*(#\s*)?(?:export\s+)?([A-Za-z_][\w.-]*)\s*(?:[=:]\s*(.*)|$)", line)
-        if match and match[1]:
-            notes += [(f"# {match[2]}", "is commented out: the default of the recipe counts, if it has one")] if "=" in line else []
-        elif match and match[3] is None:
-            notes.append((match[2], "has no value: Compose takes it from its own environment, which is not read"))
-        elif match:
-            quoted = re.fullmatch(r"'([^']*)'\s*(?:#.*)?|\"((?:\\.|[^\"\\])*)\"\s*(?:#.*)?", match[3])
-            if not quoted and match[3][:1] in ("'", '"'):
-                raise RecipeError(f".env:{number}: the quotes of {match[2]} do not close at the end of its line. Write the value on one line")
-            plain, *comment = re.split(r"(?:^|\s+)#", match[3], maxsplit=1)
-            notes += [(f"{match[2]} # {one_line(each)[:60]}", "a comment, which is not part of the value") for each in comment if not quoted]
+        match = re.match(r"\s*(?:export\s+)?([A-Za-z_][\w.-]*)\s*(?:[=:]\s*(.*)|$)", line)
+        if match and match[2] is not None:
+            quoted = re.fullmatch(r"'([^']*)'\s*(?:#.*)?|\"((?:\\.|[^\"\\])*)\"\s*(?:#.*)?", match[2])
+            if not quoted and match[2][:1] in ("'", '"'):
+                raise RecipeError(f".env:{number}: the quotes of {match[1]} do not close at the end of its line. Write the value on one line")
             if quoted and quoted[1] is not None:
-                values[match[2]] = quoted[1]
+                values[match[1]] = quoted[1]
                 continue
-            parts = re.split(r"(\\.)", quoted[2] if quoted else plain.strip())
+            parts = re.split(r"(\\.)", quoted[2] if quoted else re.split(r"(?:^|\s+)#", match[2], maxsplit=1)[0].strip())
             texts = [part[1:].replace("n", "\n") if index % 2 else expand(part, values, in_shell=True) for index, part in enumerate(parts)]
-            values[match[2]] = "".join(texts)
-        elif line.strip() and not line.lstrip().startswith("#"):
+            values[match[1]] = "".join(texts)
+        elif not match and line.strip() and not line.lstrip().startswith("#"):
             raise RecipeError(f".env:{number}: the line is not NAME=value, expected one variable in each line. Correct the line")
-    return values, notes
+    return values
+
+
+def words_of(raw: str, values: Mapping[str, str]) -> list[str]:
+    """Return the words of one command: a variable without quotes is split into words, but for an assignment."""
+    out, begin = "", 0
+    for part in _WORD.finditer(raw):
+        kind, text = part.lastgroup, part[0]
+        if kind == "space":
+            begin = len(out) + 1
+        if kind == "double":
+            pieces = re.split(r"\\([\"\\$`\n])", part["double"])
+            text = shlex.quote("".join(piece.replace("\n", "") if at % 2 else expand(piece, values, True) for at, piece in enumerate(pieces)))
+        elif kind == "home":
+            text = shlex.quote(expand("$HOME", values, True))
+        elif kind == "variable":
+            value = expand(text, values, True)
+            whole = _ASSIGNMENT.match(out[begin:]) and all(word in DECLARE for word in out[:begin].split())
+            text = shlex.quote(value) if whole else re.sub(r"\S+", lambda match: shlex.quote(match[0]), value)
+        out += text
+    return split(out)
 
 
 @dataclass
 class Script:
-    """What a script does: the commands that are looked for, each with its own variables, the exported variables, and the other commands."""
+    """What a script does: its commands, each with the variables before it, and the variables that it exports."""
 
-    wanted: Callable[[list[str]], bool] = lambda _words: False
     values: dict[str, str] = field(default_factory=dict)
-    source: str = ""  # the file, to name the line of what is refused
-    found: list[tuple[list[str], dict[str, str]]] = field(default_factory=list)
+    commands: list[tuple[list[str], dict[str, str]]] = field(default_factory=list)
     exported: dict[str, str] = field(default_factory=dict)
-    removed: list[str] = field(default_factory=list)
-    others: list[list[str]] = field(default_factory=list)
-    comments: list[str] = field(default_factory=list)
-    redirections: list[str] = field(default_factory=list)  # the files
-    text: str = ""
-    _words: list[str] = field(default_factory=list)
-    _word: str | None = None
-    _before: str = ""  # the operator before the command
-    _begin: int = 0  # of the command
-    _last: str = ""  # the command before it
+    conditional: list[list[str]] = field(default_factory=list)  # commands that a result before them decides about
     _all: bool = False  # set -a
-    _drops: bool = False  # the next word is the target of a redirection
 
-    def refuse(self, what: str, at: int) -> None:
-        """Raise RecipeError for a construct, with its line in the file."""
-        begin = max(self.text.rfind(char, 0, at) for char in " \t\n;") + 1
-        pattern = r"\s+".join(re.escape(word).replace(r"\$", r"\$+") for word in self.text[begin:].split("\n", 1)[0].split()[:2])
-        lines = enumerate(self.source.splitlines(), 1)
-        number = next((number for number, line in lines if not line.lstrip().startswith("#") and re.search(pattern, line)), 0)
-        raise RecipeError(
-            f"{f'line {number}: ' if number else ''}the command has {what}. Only assignments and commands without decisions are imported, because nothing "
-            "is executed here. Run it once on a node with `set -x` (variables of Compose: `docker compose config`), and import the command that it prints"
-        )
-
-    def read(self, script: str) -> Script:
-        """Read a script: quotes, variables, comments, operators and redirections."""
-        if len(script) > LONGEST:
+    def read(self, text: str) -> Script:
+        """Read a script: quotes, variables, comments and operators. Redirections are left out. Raise RecipeError for what decides or computes."""
+        if len(text) > LONGEST:
             raise RecipeError(f"the script has more than {LONGEST} characters. Import the command that starts the engine")
-        self.text = script.replace("$(pwd)", "${PWD}")
-        for token in _TOKEN.finditer(self.text):
-            kind, text, at = str(token.lastgroup), str(token[token.lastgroup or 0]), token.start()
-            if not self._words and self._word is None and kind not in ("space", "operator", "comment"):
-                self._begin = at
-            if kind == "space":
-                self._end_word()
-            elif kind == "operator":
-                self._end_command(text)
+        text = text.replace("$(pwd)", "${PWD}") + "\n"
+        raw, before, begin = "", "", 0
+        for part in _PART.finditer(text):
+            kind, piece = part.lastgroup, part[0]
+            computed = _COMPUTED.search(piece) if kind == "double" else part if kind in ("refused", "open") else None
+            if computed:
+                refuse(text, part.start(), f"{one_line(computed[0])}, which is computed or not closed")
+            if kind == "end":
+                if raw.strip():
+                    self._command(raw, before == "||", text, begin)
+                    before = piece
+                elif piece != "\n":
+                    before = piece
+                raw, begin = "", part.end()
             elif kind == "redirect":
-                if "<<" in text or self.text[token.end() : token.end() + 1] == "(":
-                    self.refuse(f"a here-document or a process substitution ({text})", at)
-                self._word = None if self._word in ("1", "2") else self._word
-                self._end_word()
-                self._drops = True
-            elif kind == "comment":
-                self.comments.append(text)
-            elif kind == "refused":
-                self.refuse(f"{_construct(self.text, at)} ({text})", at)
-            elif kind == "open":
-                self.refuse("a variable that does not close, or more than three in each other (${)", at)
-            elif kind == "text" and _BRACES.search(text):
-                self.refuse(f"a brace expansion ({text})", at)
-            elif kind == "variable":
-                self._unquoted(self._value(text, at))
-            else:
-                home = kind == "text" and self._word is None and re.match(r"~(?=[/:]|$)", text)
-                text = self._value("$HOME", at) + text[1:] if home else text
-                self._word = (self._word or "") + (self._double(text, at) if kind == "double" else text)
-        self._end_command("")
+                raw += " "  # the container's log has what the engine prints
+            elif kind != "comment":
+                raw += " " if kind == "joined" else piece
         return self
 
-    def _double(self, text: str, at: int) -> str:
-        """Return the text of double quotes."""
-        parts = re.split(r"\\([\"\\$`\n])", text)
-        return "".join(part.replace("\n", "") if index % 2 else self._value(part, at) for index, part in enumerate(parts))
-
-    def _value(self, text: str, at: int) -> str:
-        computed = _COMPUTED.search(text)
-        if computed:
-            self.refuse(f"{_construct(text, computed.start())} ({computed.group()})", at)
-        return expand(re.sub(r"\$[@*]", "\ue000*\ue001", text), self.values, in_shell=True)
-
-    def _unquoted(self, value: str) -> None:
-        """Add a variable without quotes: its value is split into words, but for an assignment."""
-        assigns = _ASSIGNMENT.match(self._word or "") and all(word in DECLARE for word in self._words)
-        for number, part in enumerate([value] if assigns else re.split(r"\s+", value)):
-            if number:
-                self._end_word()
-            if part:
-                self._word = (self._word or "") + part
-
-    def _end_word(self) -> None:
-        if self._word is not None and self._word not in ("1", "2") * self._drops:
-            (self.redirections if self._drops else self._words).append(self._word)
-        self._drops = self._drops and self._word is None
-        self._word = None
-
-    def _end_command(self, operator: str) -> None:
-        self._end_word()
-        words, self._words, self._drops = self._words, [], False
-        if words:
-            self._command(words)
-            self._before = operator.strip()
-        elif operator != "\n":
-            self._before = operator
-
-    def _command(self, words: list[str]) -> None:
+    def _command(self, raw: str, conditional: bool, text: str, begin: int) -> None:
         """Do the assignments of a command, and keep its words."""
         own: dict[str, str] = {}
         rest: list[str] = []
-        for word in words:
+        for word in words_of(raw, self.values):
             match = _ASSIGNMENT.fullmatch(word)
             if match and all(each in ("exec", "env", *DECLARE, "-x") for each in rest):
                 value = self.values.get(match[1], "") + match[3] if match[2] else match[3]
@@ -264,93 +174,125 @@ class Script:
         while rest[:1] in (["exec"], ["env"]) and len(rest) > 1 and not rest[1].startswith("-"):
             rest.pop(0)
         first = rest[0] if rest else ""
-        computes = first in DECLARE and any(each.startswith("-") and each != "-x" for each in rest[1:])
-        if first in KEYWORDS or computes:
-            self.refuse(f"{'an array or a computed variable' if computes else KEYWORDS[first]} ({first})", self._begin)
+        if first in KEYWORDS or (first in DECLARE and any(each.startswith("-") and each != "-x" for each in rest[1:])):
+            refuse(text, begin, f"the command {first}")
         if first.startswith("-"):
-            self.refuse(f"an argument at the begin of a command: a comment or a missing backslash ended the line before ({first})", self._begin)
-        exports = first == "export" or (first in DECLARE and "-x" in rest) or (self._all and not rest)
-        wanted = self.wanted(rest)
-        if (own or exports or wanted) and (self._before == "||" or (self._before == "&&" and self._last in TESTS)):
-            self.refuse(f"a condition ({self._before})", self._begin)
+            refuse(text, begin, f"an argument at the begin of a command ({first}): a comment or a missing backslash ended the line before")
+        if conditional and (own or first == "export"):
+            refuse(text, begin, "a variable that is set under a condition")
         if first in DECLARE or not rest:
             own = {**own, **{name: self.values[name] for name in rest[1:] if name in self.values}}
+            exports = first == "export" or "-x" in rest or (self._all and not rest)
             self.exported.update({name: value for name, value in own.items() if exports or name in self.exported})
         elif first == "set":
             self._all = "-a" in rest or (self._all and "+a" not in rest)
-        elif first == "unset":
-            self.removed += [each for each in rest[1:] if not each.startswith("-")]
-        elif wanted:
-            self.found.append((rest, own))
         else:
-            self.others.append(rest)
-        self._last = first or self._last
+            self.commands.append((rest, own))
+            self.conditional += [rest] if conditional else []
 
 
-# docker run
+def refuse(text: str, at: int, what: str) -> None:
+    """Raise RecipeError for a construct at a place of a script."""
+    at += len(text[at:]) - len(text[at:].lstrip())
+    raise RecipeError(
+        f"line {text.count(chr(10), 0, at) + 1} of the script has {what}. Only assignments and commands without decisions are imported, because nothing "
+        "is executed here. Run it once on a node with `set -x` (variables of Compose: `docker compose config`), and import the command that it prints"
+    )
 
 
-def docker_runs(text: str, values: dict[str, str]) -> tuple[Script, int]:
-    """Return a script, or the commands of a text, with the containers that it starts as `found`, and how many other lines the text has."""
-    lines = 0
-    first = next((line for line in text.splitlines() if line.strip() and not line.startswith("#")), "")
-    script = text
-    if not text.startswith("#!") and not re.match(r"\s*(?:\w+=|export |set -|docker |podman |sudo |cd |ssh )", first):
-        script, lines = _commands(text)
-    return Script(lambda words: bool(_image_at(_remote(words))), values, text).read(script), lines
+# The words of an engine
+
+OTHER_ENGINES = re.compile(
+    r"(?i)trtllm|tensorrt[-_]?llm|sglang|llama[-_.]?cpp|llama-server|\.gguf\b|\bollama\b|text-generation-(?:inference|launcher)|text-embeddings-(?:inference|"
+    r"router)|nvcr\.io/nim/|lmdeploy|tritonserver|\batlas\b|modular-?max|max-pipelines|\bmlc[-_]llm|infinity_emb|comfyui|tabbyapi|ktransformers"
+)
+SHORT_FLAGS = {
+    "tp": "tensor-parallel-size", "pp": "pipeline-parallel-size", "dp": "data-parallel-size", "ep": "enable-expert-parallel", "cc": "compilation-config",
+    "sc": "speculative-config", "q": "quantization", "n": "nnodes", "r": "node-rank", "dcp": "decode-context-parallel-size", "ac": "attention-config",
+    "pcp": "prefill-context-parallel-size", "asc": "api-server-count", "dpl": "data-parallel-size-local", "dpr": "data-parallel-start-rank",
+}  # fmt: skip
+# Flags that never take a value, so what follows is not one.
+BARE = re.compile(r"(?:no-)?(?:enable|disable|async|trust|enforce|headless|language-model-only|skip-mm|calculate-kv)(?!.*-(?:size|config|backend))[\w-]*")
+# Variables without a value that stand for arguments, not for one value.
+EXTRA = re.compile(r"(?i)[@*]|.*(?:extra|args|flags|opts|options)\w*")
 
 
-def _commands(text: str) -> tuple[str, int]:
-    """Return the docker run commands and assignments of a text, and how many other lines it has."""
-    out, keep, dropped, quotes = [], False, 0, 0
-    for line in text.splitlines() if re.search(_RUN, text) else []:
-        start = re.match(rf"\s*(?:\$ )?((?:sudo )?{_RUN}.*|(?:export )?[A-Za-z_]\w*=\S.*)", line)
-        if keep or start:
-            out.append(start[1] if start and not keep else line)
-            quotes += out[-1].count("'")
-            keep = out[-1].rstrip().endswith("\\") or ((keep or "docker" in line) and quotes % 2 == 1)
-        else:
-            dropped += bool(line.strip())
-    return "\n".join(out), dropped
+def program_of(words: list[str]) -> int:
+    """Return how many words start vLLM's server; 0 if they do not."""
+    if words and posixpath.basename(words[0]) in ("echo", "printf", "pkill", "pgrep", "which", "docker", "ssh"):
+        return 0
+    for index, word in enumerate(words):
+        following = words[index + 1 : index + 2] == ["serve"]
+        if posixpath.basename(word) == "vllm" and following:
+            return index + 2
+        if word.startswith("vllm.entrypoints."):
+            return index + 1 + following
+    return 0
 
 
-def _image_at(words: list[str]) -> int:
-    """Return the index after `docker run`, 0 if the words are another command."""
-    match = re.match(rf"(sudo )?(?:\S*/)?{_RUN}", " ".join(words[:4]))
-    return len(match[0].split()) if match else 0
+def other_engine(*texts: str) -> str:
+    """Return what texts name of another engine; empty if there is none."""
+    return next((match[0] for match in map(OTHER_ENGINES.search, texts) if match), "")
 
 
-def _remote(words: list[str]) -> list[str]:
-    """Return the command that ssh runs on another node, or the words."""
-    at = next((i for i, word in enumerate(words) if re.match(r"(?:sudo )?(?:docker|podman|nerdctl)\b", word)), 0) if words[:1] == ["ssh"] else 0
-    return (split(" ".join(words[at:])) if " " in words[at] else words[at:]) if at else words
+def is_flag(word: str) -> bool:
+    """Tell whether a word is the name of an argument and not a negative number."""
+    return bool(re.match(r"--[A-Za-z]|-[A-Za-z]", word))
 
 
-def run_options(words: list[str]) -> dict[str, Any]:
-    """Return the options of docker run as the keys of a Compose service."""
-    box: dict[str, Any] = {}
-    words = _remote(words)
-    index = _image_at(words)
-    while index < len(words) and words[index].startswith("-"):
-        name, sign, value = words[index].lstrip("-").partition("=")
-        short = not words[index].startswith("--")
-        index += 1
-        if not sign and (name in RUN_BARE or (short and set(name) <= set("ditPq"))):
-            box["detach" if short else name.replace("-", "_")] = "true"
+def arguments(words: list[str]) -> tuple[dict[str, Any], list[str], list[tuple[str, str]]]:
+    """Return the arguments by flag without dashes (one without a value is true), stray words, and (field, reason) of what is not an argument."""
+    args: dict[str, Any] = {}
+    stray: list[str] = []
+    left: list[tuple[str, str]] = []
+    index = 0
+    if "--" in words:
+        raise RecipeError("the command has the word --, after which nothing is an argument. Remove it")
+    while index < len(words):
+        word, index = words[index], index + 1
+        if not is_flag(word):
+            names = _only_unset(word)
+            left += [(f"command: ${{{name}}}", "more arguments, which have no value here") for name in names]
+            stray += [] if names else [word]
             continue
-        if short and len(name) > 1 and name[0] in "evpmwuhl":
-            name, value, sign = name[0], words[index - 1][2:], "="
-        if name not in RUN_OPTIONS:
-            raise RecipeError(f"docker run has the option --{name}, which is not known here, so where its image begins is not. Remove the option")
-        if not sign:
-            value, index = (words[index] if index < len(words) else ""), index + 1
-        key = RUN_KEYS.get(name, "healthcheck" if name.startswith("health-") else name.replace("-", "_"))
-        if key in MANY:
-            box.setdefault(key, []).append(value)
-        else:
-            box[key] = value
-    if index >= len(words):
-        raise RecipeError("docker run names no image, expected docker run OPTIONS IMAGE COMMAND")
-    box.update(image=words[index], command=words[index + 1 :])
-    box.update({"entrypoint": [box["entrypoint"]] if box["entrypoint"] else []} if "entrypoint" in box else {})
-    return box
+        name, sign, value = word.lstrip("-").partition("=")
+        head, dot, tail = name.partition(".")
+        if not word.startswith("--") and head not in SHORT_FLAGS:
+            raise RecipeError(f"the argument -{name} is short, and its long form is not known here. Write it as --NAME")
+        head = (head if word.startswith("--") else SHORT_FLAGS[head]).replace("_", "-")
+        flag, values = head + dot + tail, [value] if sign else []
+        while not sign and index < len(words) and not is_flag(words[index]) and (not BARE.fullmatch(flag) or words[index].lower() in ("true", "false")):
+            names = _only_unset(words[index])
+            if names and (values or all(map(EXTRA.fullmatch, names))):
+                break
+            values.append(words[index])
+            index += 1
+        result = True if not values else _value(values[0]) if len(values) == 1 else values
+        if head == "speculative-config" and dot:
+            flag, result = head, _nested(args.pop(head, {}), tail, result)
+        elif flag in args:
+            left.append((f"--{flag} {args[flag]}", "is given twice: the last value counts"))
+        args[flag] = result
+    return args, stray, left
+
+
+def _only_unset(word: str) -> list[str]:
+    """Return the names of the variables without a value that a word consists of; empty if it has anything else."""
+    return [] if _UNSET.sub("", word) else list(unset(word))
+
+
+def _nested(table: Any, path: str, value: Any) -> dict[str, Any]:
+    out = dict(table) if isinstance(table, Mapping) else {}
+    head, dot, tail = path.partition(".")
+    out[head] = _nested(out.get(head), tail, value) if dot else value
+    return out
+
+
+def _value(text: str) -> Any:
+    """Return a JSON object as a mapping, and digits as a number. One with null stays a text: null in a profile removes a key."""
+    if text.startswith("{") and not re.search(r"[:,\[]\s*null\b", text):
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text
+    return int(text) if re.fullmatch(r"-?(?:0|[1-9]\d{0,17})", text) else text

@@ -220,9 +220,9 @@ def validated_lines(document: Mapping[str, Any]) -> list[str]:
 
 def imported_lines(document: Mapping[str, Any]) -> list[str]:
     """Return what import.yml reports: the file, what is not mapped, and the next command. The file has the rest."""
-    state, decided = document["state"], document["decided"]
+    state, left = document["state"], document["left"]
     out = ["", f"{document['path']} {'' if state == 'would be written' else 'is '}{state}: profile {document['profile']}, made of a {document['kind']}.", ""]
     unmapped = [(each["field"], each["reason"]) for each in document["unmapped"]]
-    out += columns(("not mapped", "why"), unmapped) if unmapped else ["Nothing is left out: each field is mapped, or set by the collection."]
-    out += ["", f"Set by the collection: {', '.join(decided)}"] if decided else []
+    out += columns(("not mapped", "why"), unmapped) if unmapped else ["Nothing is to be done by hand."]
+    out += ["", f"Set by the collection, or not in a profile: {', '.join(left)}"] if left else []
     return [*out, "", f"Next: {document['next']}" if document["next"] else "To write the file, run the command without --check."]

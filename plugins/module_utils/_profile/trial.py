@@ -285,50 +285,50 @@ def shown(result: Mapping[str, Any]) -> str:
 
 
 NOT_TESTED = ("memory_short", "no_torch")
-_CABLE = "Compare it with playbooks/site.yml --tags roce, which measures the rails without NCCL"
-_HANG = (
-    "Set NCCL_NVLS_ENABLE: '0' and NCCL_NET_PLUGIN: none in vllm_tp2_extra_env (NCCL 2.30.4 hangs on pairs of GB10 without them, NVIDIA/nccl #2167), "
-    "and check that the firewall of all ranks admits the fabric"
-)
 _SKIP = "To start without this test: -e vllm_tp2_collective_test=never"
+_CABLE = "Compare it with playbooks/site.yml --tags roce, which measures the rails without NCCL"
+#: Class -> its sentences. The cause comes before its consequence: a rank that cannot test leaves the others without a peer.
+_SENTENCES = {
+    "memory_short": "not tested: {host} has too little memory ({text})",
+    "no_torch": "not tested: {host} has an image without a usable torch ({text})",
+    "error": "the test failed on {host} ({text}). Correct that, and run again",
+    "wrong_result": f"the collective returns wrong values on {{host}} ({{text}}). Do not serve with this image: use another build of its NCCL. {_CABLE}",
+    "hang": (
+        f"the collective hangs on {{host}} after {{count}} measurements, limit {COLLECTIVE_SECONDS} s. Set NCCL_NVLS_ENABLE: '0' and NCCL_NET_PLUGIN: none in "
+        "vllm_tp2_extra_env (NCCL 2.30.4 hangs on pairs of GB10 without them, NVIDIA/nccl #2167), and check that the firewall of all ranks admits the fabric"
+    ),
+    "peer_absent": (
+        f"the other ranks did not come to {{host}} within {COLLECTIVE_SECONDS} s. Look at their results, check that they reach the head's fabric address, "
+        "and that forks of Ansible is not below the number of ranks"
+    ),
+    "socket_fallback": (
+        "NCCL on {host} uses TCP sockets instead of RoCE ({shown}). Check /dev/infiniband in the container (vllm_tp2_infiniband: folder), "
+        "NCCL_IB_HCA and NCCL_IB_GID_INDEX, and set NCCL_NET: IB so that it cannot fall back"
+    ),
+    "low_bandwidth": (
+        "{shown} on {host}, and {least:.2f} GB/s are expected (vllm_tp2_collective_min, or more than rails with the hot-plug fault of about 13 Gb/s give). "
+        f"{_CABLE}. If that is healthy, this image's NCCL is slow: use another build of it"
+    ),
+}
+_TIMEOUTS = {"rendezvous": "peer_absent", "collective": "hang"}
 
 
 def problem_of(result: Mapping[str, Any], host: str, minimum: float | None = None, rdma: bool = True) -> tuple[str, str]:
     """Return class and sentences about one rank's result; both are empty if it is good. NCCL needs RoCE if `rdma`."""
-    problem, text = str(result["problem"]), str(result["text"]).rstrip(".")
-    if problem == "timeout" and result["stage"] == "rendezvous":
-        return "peer_absent", (
-            f"the other ranks did not come to {host} within {COLLECTIVE_SECONDS} s. Look at their results, check "
-            f"that they reach the head's fabric address, and that "
-            "forks of Ansible is not below the number of ranks"
-        )
-    if problem == "timeout" and result["stage"] == "collective":
-        return "hang", f"the collective hangs on {host} after {len(result['rows'])} measurements, limit {COLLECTIVE_SECONDS} s. {_HANG}"
-    if problem == "wrong_result":
-        return problem, f"the collective returns wrong values on {host} ({text}). Do not serve with this image: use another build of its NCCL. {_CABLE}"
-    if problem in NOT_TESTED:
-        return problem, f"not tested: {host} {'has an image without a usable torch' if problem == 'no_torch' else 'has too little memory'} ({text})"
-    if problem:
-        return "error", f"the test failed on {host} ({text or problem}). Correct that, and run again"
-    rate, slow = peak(result), Thresholds().hotplug_high_gbps / 8 * max(1, len(result["hcas"]))
     nccl = result["backend"] == "nccl" and rdma
-    if nccl and result["transport"] == "tcp":
-        return "socket_fallback", (
-            f"NCCL on {host} uses TCP sockets instead of RoCE ({shown(result)}). Check /dev/infiniband in the container (vllm_tp2_infiniband: folder), "
-            "NCCL_IB_HCA and NCCL_IB_GID_INDEX, and set NCCL_NET: IB so that it cannot fall back"
-        )
-    if minimum is not None and rate < minimum:
-        return "low_bandwidth", f"{shown(result)} on {host}, and vllm_tp2_collective_min is {minimum:g} GB/s. {_CABLE}"
-    if minimum is None and nccl and rate <= slow:
-        return "low_bandwidth", (
-            f"{shown(result)} on {host}, and more than {slow:.2f} GB/s are expected: rails with the hot-plug fault of about 13 Gb/s give no more. "
-            f"{_CABLE}. If that is healthy, this image's NCCL is slow: use another build of it"
-        )
-    return "", ""
-
-
-#: The cause comes before its consequence: a rank that cannot test leaves the others without a peer.
-_ORDER = ("memory_short", "no_torch", "error", "wrong_result", "hang", "peer_absent", "socket_fallback", "low_bandwidth")
+    least = Thresholds().hotplug_high_gbps / 8 * max(1, len(result["hcas"])) if minimum is None else minimum
+    slow = peak(result) < least if minimum is not None else nccl and peak(result) <= least
+    name = str(result["problem"])
+    if name == "timeout":
+        name = _TIMEOUTS.get(result["stage"], "error")
+    elif not name:
+        name = "socket_fallback" if nccl and result["transport"] == "tcp" else "low_bandwidth" if slow else ""
+    elif name not in _SENTENCES:
+        name = "error"
+    if not name:
+        return "", ""
+    text = str(result["text"]).rstrip(".") or str(result["problem"])
+    return name, _SENTENCES[name].format(host=host, text=text, count=len(result["rows"]), shown=shown(result), least=least)
 
 
 def verdict(ranks: Sequence[Mapping[str, Any]], hosts: Sequence[str], minimum: float | None = None, rdma: bool = True) -> dict[str, Any]:
@@ -338,8 +338,8 @@ def verdict(ranks: Sequence[Mapping[str, Any]], hosts: Sequence[str], minimum: f
     """
     # Without a result the module itself failed, or its node was not reachable. A rank without anything failed before its test.
     results = [each.get("result") or ended("error", str(each.get("msg") or ("no message" if each else "it failed before its test"))) for each in ranks]
-    found = [problem_of(result, host, minimum, rdma) for result, host in zip(results, hosts)]
-    problems = sorted((each for each in found if each[0]), key=lambda each: _ORDER.index(each[0]))
+    order, found = list(_SENTENCES), [problem_of(result, host, minimum, rdma) for result, host in zip(results, hosts)]
+    problems = sorted((each for each in found if each[0]), key=lambda each: order.index(each[0]))
     if problems:
         name, text = problems[0]
         failed = name not in NOT_TESTED

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from ansible_collections.gb10.cluster.plugins.action.profile_import import load
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.compose import render_rank
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.containers import Around, convert
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe import Imported, text_of
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.containers import Around, text_of
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe import Imported, convert
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.shell import RecipeError, env_values
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import writable_weights
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
@@ -25,7 +25,7 @@ IMAGE = "    image: ghcr.io/o/vllm:1\n"
 
 
 def made(text: str, env: str = "", service: str = "", **around: Any) -> Imported:
-    return convert(load(Path("recipe.yaml"), text), Around(text, "folder", *env_values(env), **around), service)
+    return convert(load(Path("recipe.yaml"), text), Around(text, "folder", env_values(env), **around), service)
 
 
 def imported(name: str) -> Imported:
@@ -44,7 +44,7 @@ def argv(found: Imported, rank: int = 0) -> list[str]:
 
 
 def reasons(found: Imported) -> dict[str, str]:
-    return {**dict.fromkeys(found.decided, ""), **dict(found.unmapped)}
+    return {**dict.fromkeys(found.left, ""), **dict(found.unmapped)}
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -52,7 +52,7 @@ def test_the_profile_is_valid_has_no_secret_and_cannot_change_the_weights(name: 
     found = imported(name)
     profile = resolve("mine", SHIPPED, {"mine": found.profile})
     assert (profile["gate"]["transport"], profile["ranks"]["min"], writable_weights(profile, "/srv/models")) == ("rdma", 2, [])
-    everything = json.dumps([found.profile, found.decided, found.unmapped])
+    everything = json.dumps([found.profile, found.left, found.unmapped])
     assert [secret for secret in SECRETS if secret in everything] == []
 
 
@@ -69,9 +69,8 @@ def test_a_recipe_of_eugr_argument_by_argument() -> None:
     assert (profile["engine"]["executor"], profile["env"]["TORCH_CUDA_ARCH_LIST"]) == ("ray", "12.1a")
     assert (profile["image"]["pull"], profile["image"]["reference"], profile["image"]["build"]) == (False, "vllm-node-flash", None)
     listed = reasons(found)
-    assert listed["defaults.unused_knob"] == "the command does not use it"
     assert "{repository: https://github.com/eugr/spark-vllm-docker, commit: " in listed["mods[0] mods/clear-cache"]
-    assert {"build_args", "recipe_version", "container vllm-node-flash", "env.HF_TOKEN"} <= set(listed)
+    assert {"defaults.unused_knob", "build_args", "recipe_version", "container vllm-node-flash", "env.HF_TOKEN"} <= set(listed)
 
 
 def test_a_recipe_of_sparkrun_without_a_command() -> None:
@@ -100,11 +99,10 @@ def test_a_compose_file_with_its_env() -> None:
     assert profile["container"]["volumes"] == ["{model_store}:/cache/huggingface:ro", "{model_store}/vllm-cache:/cache/huggingface/vllm-cache"]
     assert (profile["container"]["stack"], profile["container"]["memlock"], profile["engine"]["master_port"]) == (67108864, -1, 25000)
     listed = reasons(found)
-    assert listed["volumes[2] /var/run/docker.sock"].startswith("a mount of the host")
-    assert listed["privileged"] == "the role drops all capabilities but IPC_LOCK"
+    assert listed["volumes[2] /var/run/docker.sock"].startswith("the nodes do not have /var/run/docker.sock: ")
     for key in ("environment.HF_TOKEN", "environment.EXTRA_HEADER_URL", "--api-key", ".env SERVE_KEY"):
         assert listed[key].startswith("is or contains a secret")
-    assert {"command: pip", "services.proxy", ".env WORKER_HOST", "command: export.PATH (the image's own PATH)"} <= set(listed)
+    assert {"command: pip", "services.proxy", ".env WORKER_HOST", "command: export.PATH", "privileged", "devices: /dev/fuse:/dev/fuse"} <= set(listed)
 
 
 def test_named_volumes_entrypoints_ports_and_nodes_of_a_compose_file() -> None:
@@ -119,45 +117,37 @@ def test_named_volumes_entrypoints_ports_and_nodes_of_a_compose_file() -> None:
         volumes: ["hf-cache:/root/.cache/huggingface", "caches:/root/.triton", "./t:/t:ro", "/opt/tpl:/opt/tpl", "/etc/localtime:/etc/localtime:ro"]
         deploy: {replicas: 2, resources: {limits: {memory: 100g, cpus: "8"}, reservations: {memory: 9g, devices: [{driver: nvidia}]}}}
         ulimits: {memlock: {soft: -1, hard: -1}, nofile: "1024:4096"}
-        tmpfs: /tmp/x
         """,
         "LEN=65536 # tokens\nNODE_IP=10.1.2.3\n",
-        read=lambda name: env_values("FROM_FILE=x\n#OFF=1\nPASSED\n") if name == "own.env" else None,
+        read=lambda name: env_values("FROM_FILE=x\n") if name == "own.env" else None,
     )
     profile, listed = found.profile, reasons(found)
     assert argv(found)[:3] == ["vllm", "serve", "Qwen/Q3"]
     assert (profile["engine"]["entrypoint"], profile["engine"]["args"]["max-model-len"]) == ([], 65536)
     assert (profile["env"]["FROM_FILE"], profile["env"]["A"]) == ("x", "1")
     assert profile["container"]["cache_dirs"] == ["{model_store}/vllm-cache", "{model_store}/root-.triton"]
-    assert (profile["container"]["memory"], profile["container"]["memlock"], profile["container"]["tmpfs"]) == ("100g", -1, ["/tmp/x"])
+    assert (profile["container"]["memory"], profile["container"]["memlock"]) == ("100g", -1)
     assert {f"environment.{name}" for name in ("B", "C", "RANK", "HF_TOKEN")} <= set(listed)
-    assert {"volumes[0] hf-cache (named volume)", "volumes[1] caches (named volume)"} <= set(listed)
-    assert listed["volumes[2] /t"].startswith("a file of the recipe's folder")
-    assert listed["ports[0] 18000:8000"].endswith("the API is at engine.api.port, which is 8000")
+    assert listed["volumes[2] /t"].startswith("the nodes do not have ./t")
     assert {"B", "C", "RANK"} & set(profile["env"]) == set()
-    assert {"own.env # OFF", "own.env PASSED", "none.env is not there", "volumes[0] /root/.cache/huggingface"} <= set(listed)
-    assert {"deploy.replicas", "deploy.resources.limits.cpus", "deploy.resources.reservations.memory", "ulimits.nofile hard 4096"} <= set(listed)
-    assert {"deploy.resources", "deploy.resources.limits.memory", "deploy.resources.reservations.devices", "ulimits.memlock hard -1"} & set(listed) == set()
+    assert {"volumes[0] /root/.cache/huggingface", "ports", "deploy.replicas", "deploy.resources.limits.cpus"} <= set(listed)
+    assert "deploy.resources.limits.memory" not in listed
 
 
-def test_ranks_of_a_compose_file_become_one_profile() -> None:
+def test_the_head_of_several_ranks_is_chosen_by_its_name() -> None:
     common = "image: o/vllm:1, network_mode: host"
     command = "vllm serve org/m -tp 2 --nnodes 2 --node-rank"
     text = (
         "x-env: &env {A: '1', NCCL_IB_HCA: x}\nservices:\n"
         f"  worker: {{{common}, command: {command} 1 --headless, environment: {{<<: *env, B: w}}}}\n"
-        f"  head: {{{common}, command: {command} 0 --port 8001, environment: {{<<: *env, B: h, ONLY: h}}, restart: always}}\n"
+        f"  head: {{{common}, command: {command} 0 --port 8001, environment: {{<<: *env, B: h}}, restart: always}}\n"
     )
-    found = made(text)
-    profile, listed = found.profile, {name for name in reasons(found) if name.startswith("services.")}
-    assert (profile["env"]["A"], profile["head_env"], profile["worker_env"], profile["ranks"]) == ("1", {"B": "h", "ONLY": "h"}, {"B": "w"}, {"min": 2})
-    assert (profile["engine"]["api"], listed) == ({"port": 8001}, {"services.worker.restart"})
-    with pytest.raises(RecipeError, match="--seed is 1 in the first and 2 in worker, and all ranks of a profile have the same arguments"):
-        made(text.replace("--port 8001", "--seed 1").replace("--headless", "--headless --seed 2"))
-    script = text.replace(f"command: {command} 1 --headless", f"command: bash -c 'export W=1; pip x; {command} 1 --headless'")
-    assert {"services.worker.command: export.W", "services.worker.command: pip"} <= set(reasons(made(script)))
+    with pytest.raises(RecipeError, match=r"several services run vLLM: worker, head\. Choose one, or that of the head of a pair, with -e service=NAME"):
+        made(text)
+    profile = made(text, service="head").profile
+    assert (profile["env"]["A"], profile["env"]["B"], profile["ranks"], profile["engine"]["api"]) == ("1", "h", {"min": 2}, {"port": 8001})
     ray = "services:\n  a: {image: o/vllm, command: bash -c 'ray start --head && vllm serve o/m -tp 2'}\n  b: {image: o/vllm, command: ray start --address=a}"
-    assert made(ray).profile["engine"]["executor"] == "ray"
+    assert made(ray, service="a").profile["engine"]["executor"] == "ray"
 
 
 def test_docker_run_of_a_script_and_of_a_text() -> None:
@@ -176,8 +166,6 @@ docker run -d --name v --gpus all --ipc=host -v ~/.cache/huggingface:/root/.cach
     assert {"environment.HF_TOKEN", "security_opt", "command: docker rm", "command: ${EXTRA_ARGS}"} <= set(reasons(found))
     text = "It's simple:\n\n    docker run --rm vllm/vllm-openai:v1 \\\n      --model org/m -tp 2\n\nThen wait.\n"
     assert "2 other lines of the text" in reasons(made(text))
-    pair = "docker run o/vllm vllm serve a/m -tp 2 --node-rank 0\nssh b 'docker run o/vllm vllm serve a/m -tp 2 --node-rank 1'\n"
-    assert made(pair).profile["ranks"] == {"min": 2}
 
 
 @pytest.mark.parametrize(
@@ -217,7 +205,7 @@ def test_a_drafter_by_dotted_arguments_and_what_a_recipe_distributes() -> None:
     found = made(text)
     assert found.profile["drafter"] == {"id": "b/d", "path": "b/d"}
     assert found.profile["engine"]["args"]["speculative-config"] == {"method": "dspark", "model": "b/d"}
-    assert "set model.revision and drafter.revision" in reasons(found)["distribution_config"]
+    assert "distribution_config" in reasons(found)
 
 
 def test_a_mod_next_to_the_recipe_is_taken_and_another_has_the_lines_to_add() -> None:
@@ -241,8 +229,8 @@ RECIPE = "model: a/b\ncontainer: c/vllm\n"
     ("text", "error"),
     [
         ("title: x", "neither services"),
-        (RECIPE + "runtime: sglang", r"runtime is 'sglang' \(SGLang\), and the collection serves vLLM only"),
-        (RECIPE + "command: sglang serve a/b", "the command starts SGLang, and the collection serves vLLM only"),
+        (RECIPE + "runtime: sglang", r"runtime is 'sglang' \(sglang\), and the collection serves vLLM only"),
+        (RECIPE + "command: sglang serve a/b", "the command starts sglang, and the collection serves vLLM only"),
         (RECIPE + "command: vllm bench serve a/b", "does not start vLLM"),
         (RECIPE + "command: vllm serve a/b --port {port}", r"placeholder \{port\}, and defaults has no value for it"),
         (RECIPE + "command: vllm serve a/b --runner pooling", "--runner pooling is for pooling"),
@@ -257,20 +245,20 @@ RECIPE = "model: a/b\ncontainer: c/vllm\n"
         (RECIPE + "env: [A=b]", "env is not a mapping"),
         (RECIPE + "defaults: {port: x}", "expected a port"),
         (RECIPE + "env: {A: 1, A: 2}", "line 3: the key A is given twice with different values"),
-        (RECIPE + "command: |\n  vllm serve a/b &\n  trtllm-serve c/d", r"starts several engines \(vllm serve a/b, TensorRT-LLM\)"),
+        (RECIPE + "command: |\n  vllm serve a/b &\n  trtllm-serve c/d", r"starts several engines \(vllm serve a/b, trtllm\)"),
         ("services: {}", "no service runs vLLM, .* It has: none"),
         ("services: {db: {image: postgres, command: run}}", "does not start vLLM, it starts run"),
         (
             "services:\n  a: {image: trt/tensorrt-llm, command: trtllm-serve serve x}\n  b: {image: redis}",
-            r"no service runs vLLM, .* It has: a \(TensorRT-LLM\), b",
+            r"no service runs vLLM, .* It has: a \(trtllm\), b",
         ),
-        ("services:\n  nim: {image: nvcr.io/nim/meta/llama:1}", "the service nim runs NVIDIA NIM"),
+        ("services:\n  nim: {image: nvcr.io/nim/meta/llama:1}", "the service nim runs nvcr.io/nim/"),
         ("services:\n  vllm: {build: ../x}\n  db: {image: postgres}", "the service vllm has no command"),
         ("services:\n  v: {image: o/vllm, entrypoint: [bash, /entrypoint.sh]}", "the service v runs bash /entrypoint.sh, a script that is not in the recipe"),
         ("services:\n  v: {image: o/vllm, entrypoint: [bash, -c], command: vllm serve a/b}", "a shell runs the first"),
         ("services:\n  v: {image: o/vllm, command: 'vllm serve a/b --seed ${S}'}", "--seed takes the variable S, which has no value. Add S=VALUE to .env"),
         ('services:\n  v: {image: o/vllm, command: [vllm, serve, a/b, --x, \'{"m":"${S}"}\']}', "--x takes the variable S, which has no value"),
-        (RECIPE + "command: vllm serve a/b --served-model-name {a,b}", r"a brace expansion \({a,b}\)"),
+        (RECIPE + "command: vllm serve a/b --served-model-name {a,b}", "has {a,b}, which is computed"),
         (RECIPE + "command: vllm serve ~/models/m --seed 1", "the model takes the variable HOME, which has no value"),
         (RECIPE + "command: vllm serve a/b --seed 1 -- --port 2", "the word --, after which nothing is an argument"),
         (RECIPE + "include: base", "it is a change of the recipe base, which is not read"),
@@ -287,10 +275,9 @@ RECIPE = "model: a/b\ncontainer: c/vllm\n"
         ),
         (
             "services:\n  x: {image: o/vllm, command: vllm serve a/1}\n  y: {image: o/vllm, command: vllm serve a/2}",
-            r"several services run vLLM, and they are not the ranks of one model: x \(a/1\), y \(a/2\)\. Choose one with -e service=NAME",
+            r"several services run vLLM: x, y\. Choose one, or that of the head of a pair, with -e service=NAME",
         ),
         ("#!/bin/sh\nvllm serve a/b", "it starts vLLM without a container"),
-        ("#!/bin/sh\ndocker run --unknown x o/vllm vllm serve a/b", "has the option --unknown, which is not known here"),
         ("just text: [", "has no docker run"),
         (RECIPE + f"list: {[1] * 6000}", "more than 5000 entries"),
     ],
@@ -301,18 +288,18 @@ def test_what_cannot_be_imported_is_refused_in_one_sentence(text: str, error: st
 
 
 def test_variables_of_a_file_are_taken_or_listed_in_each_kind_of_recipe() -> None:
-    env = "S=3\nUNUSED=x\n#OFF=1\n"
+    env = "S=3\nUNUSED=x\n"
     texts = (RECIPE + "command: vllm serve a/b --seed ${S}\n", f"services:\n  v:\n{IMAGE}    command: vllm serve a/b --seed ${{S}}\n")
     for text in (*texts, "#!/bin/sh\ndocker run o/vllm vllm serve a/b --seed $S\n"):
         found = made(text, env)
         assert found.profile["engine"]["args"]["seed"] == 3
-        assert {name for name in reasons(found) if name.startswith(".env")} == {".env UNUSED", ".env # OFF"}
+        assert {name for name in reasons(found) if name.startswith(".env")} == {".env UNUSED"}
 
 
 def test_a_service_is_chosen_by_its_name() -> None:
     text = "services:\n  x: {image: o/vllm, command: vllm serve a/1}\n  y: {image: o/vllm, command: vllm serve a/2}"
     found = made(text, service="y")
-    assert (found.profile["model"]["id"], dict(found.unmapped)["services.x"]) == ("a/2", "another service of the file")
+    assert (found.profile["model"]["id"], found.left) == ("a/2", ["services.x"])
     with pytest.raises(RecipeError, match="services has no 'z', expected one of: x"):
         made(text, service="z")
 
@@ -355,7 +342,7 @@ def test_each_field_of_a_random_recipe_is_in_the_profile_or_in_the_report(seed: 
     else:
         text = f"model: a/m\ncontainer: o/vllm\ncommand: {command}\nenv: {table}\n" + "".join(f"{key}: {value}\n" for key, value in keys.items())
     found = made(text)
-    names = {name.split(" ")[0].rstrip(":") for name in (*found.decided, *(name for name, _text in found.unmapped))}
+    names = {name.split(" ")[0].rstrip(":") for name in (*found.left, *(name for name, _text in found.unmapped))}
     engine, env_of, box = found.profile["engine"], found.profile["env"], json.dumps(found.profile["container"])
     assert [key for key in env if not any(name.endswith(f".{key}") for name in names) and env_of.get(key) != text_of(env[key])] == []
     flags_of = [flag.split()[0].split("=")[0].replace("-pp", "--pipeline-parallel-size") for flag in flags]
@@ -365,4 +352,4 @@ def test_each_field_of_a_random_recipe_is_in_the_profile_or_in_the_report(seed: 
     assert not (seed % 2 and "shm_size" in keys) or '"shm_size": "1g"' in box
     assert not (seed % 2 and "volumes" in keys) or {"volumes[1]", "volumes[2]", "volumes[3]"} <= names
     assert not (seed % 2 and "ulimits" in keys) or ('"nofile": 9' in box and "ulimits.cpu" in names)
-    assert "s3cr3tw0rd99" not in json.dumps([found.profile, found.decided, found.unmapped])
+    assert "s3cr3tw0rd99" not in json.dumps([found.profile, found.left, found.unmapped])

@@ -308,7 +308,7 @@ _ARGS = f"{_MINE}engine:\n  args:\n    "
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        (f"{_MINE}container:\n  volumes:\n    - a:/b\n", "mine.yml:4: container.volumes[0]: mounts 'a', expected an absolute path"),
+        (f"{_MINE}container:\n  volumes:\n    - a:/b\n", "mine.yml:4: container.volumes[0]: is 'a:/b', expected host:container or host:container:ro"),
         ("[a]\n", "mine.yml:1: YAML: the file contains a list here, expected variables"),
         (f"{_MINE}summary: a\nsummary: b\n", "mine.yml:3: summary: is set twice, first in line 2; remove one"),
         (f"{_ARGS}kv-cache-memory-bytes: 64424509440\n", "mine.yml:4: engine.args.kv-cache-memory-bytes: the share 1.21 that the weights"),

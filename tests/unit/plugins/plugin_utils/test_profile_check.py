@@ -133,10 +133,14 @@ def test_accepts_templates_and_json(over: dict[str, Any]) -> None:
 
 def test_reports_all_faults_of_the_schema_else_all_others() -> None:
     keys = {"engin": {}, "summary": 3, "env": {"A": 1, "B-C": "1"}, "image": {"reference": "a b", "pull": "yes"}, "deviations": [{"keys": 1, "why": "w"}]}
-    others = {"engine": {"args": {"nnodes": 2, "api-key": "s3cret"}}, "env": {"HF_TOKEN": "x"}, "container": {"volumes": ["/a", "b:/c", "/ok:/ok"]}}
+    keys["container"] = {"volumes": ["/a", "b:/c", "/ok:/ok"]}
+    others = {"engine": {"args": {"nnodes": 2, "api-key": "s3cret"}}, "env": {"HF_TOKEN": "x"}}
     for over, paths in (
-        ({**others, **keys}, ["engin", "summary", "deviations[0].keys", "image.reference", "image.pull", "env.A", "env.B-C"]),
-        (others, ["engine.args.nnodes", "engine.args.api-key", "env.HF_TOKEN", "container.volumes[0]", "container.volumes[1]"]),
+        (
+            {**others, **keys},
+            ["engin", "summary", "deviations[0].keys", "image.reference", "image.pull", "env.A", "env.B-C", "container.volumes[0]", "container.volumes[1]"],
+        ),
+        (others, ["engine.args.nnodes", "engine.args.api-key", "env.HF_TOKEN"]),
     ):
         with pytest.raises(ProfileError) as caught:
             checked(**over)

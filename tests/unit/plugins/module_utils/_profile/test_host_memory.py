@@ -96,28 +96,26 @@ def test_pinned_memory_counts_instead_of_the_utilization() -> None:
 
 
 WEIGHTS, RESERVE = {"weights_gib_per_rank": 80.0}, {"reserve_gib": 8.0}
-BOTH, UTILIZATION = {**WEIGHTS, **RESERVE}, "gpu-memory-utilization 0.85 with a KV pool of "
-UNKNOWN = "is above 0.82, the highest that the sources report to serve. With a KV pool of 6.0 GiB, what stays free decides, and it is not known: "
+BOTH, POOL = {**WEIGHTS, **RESERVE}, "With a KV pool of "
+UNKNOWN = "Set plan.weights_gib_per_rank and plan.reserve_gib of the profile (GiB a rank), or gpu-memory-utilization"
 
 
 @pytest.mark.parametrize(
     ("utilization", "pool", "figures", "accepted", "sentence"),
     [
-        pytest.param("0.85", "6G", BOTH, True, f"{UTILIZATION}6.0 GiB: about 10.8 GiB stay free on each node.", id="enough"),
-        pytest.param("0.87", 6 * 2**30, BOTH, True, "0.87 with a KV pool of 6.0 GiB: about 10.8 GiB", id="bytes"),
-        pytest.param("0.85", "11G", BOTH, True, f"{UTILIZATION}11.0 GiB: about 5.8 GiB", id="above what 0.82 leaves, 5.0 GiB"),
+        pytest.param("0.85", "6G", BOTH, True, f"{POOL}6.0 GiB, about 10.8 GiB stay free on each node.", id="enough"),
+        pytest.param("0.87", 6 * 2**30, BOTH, True, f"{POOL}6.0 GiB, about 10.8 GiB", id="bytes"),
+        pytest.param("0.85", "11G", BOTH, True, f"{POOL}11.0 GiB, about 5.8 GiB", id="above what 0.82 leaves, 5.0 GiB"),
         pytest.param("0.85", "13G", BOTH, False, "the weights, the reserve and 13.0 GiB of pinned KV cache take is above 0.82", id="too much"),
         pytest.param("0.75", "13G", BOTH, False, "Set kv-cache-memory-bytes to ", id="too much at a low utilization"),
         pytest.param("0.85", "8G", {**BOTH, "utilization_limit": 0.78}, False, "above 0.78, the highest that this profile", id="a drafter that froze nodes"),
         pytest.param("0.85", "13G", {**BOTH, "utilization_limit": 0.87}, False, "is above 0.82", id="a limit of the utilization"),
-        pytest.param("0.85", "6G", WEIGHTS, False, f"{UNKNOWN}plan.reserve_gib unknown.", id="reserve missing"),
-        pytest.param("0.85", "6G", RESERVE, False, f"{UNKNOWN}plan.weights_gib_per_rank unknown.", id="weights missing"),
-        pytest.param("0.85", "6G", {}, False, f"{UNKNOWN}plan.weights_gib_per_rank and plan.reserve_gib unknown.", id="both missing"),
+        pytest.param("0.85", "6G", WEIGHTS, False, UNKNOWN, id="reserve missing"),
+        pytest.param("0.85", "6G", {}, False, UNKNOWN, id="both missing"),
         pytest.param(None, "6G", {}, False, "vLLM's default 0.92 is above 0.82", id="vLLM's default"),
-        pytest.param("0.80", "6G", WEIGHTS, True, "at most 18.8 GiB stay free on each node, with plan.reserve_gib unknown.", id="a low utilization"),
-        pytest.param("0.80", "6G", {}, True, "what stays free cannot be estimated, with plan.weights_gib_per_rank and plan.reserve_gib", id="no figure"),
+        pytest.param("0.80", "6G", WEIGHTS, True, "", id="a low utilization"),
         pytest.param("0.80", "30G", WEIGHTS, False, "the share 0.90 that the weights and 30.0 GiB of pinned", id="too much without the reserve"),
-        pytest.param("0.85", "6G", {**BOTH, "at": {"quantization": "awq"}}, False, "unknown (quantization is None", id="figures of another boot"),
+        pytest.param("0.85", "6G", {**BOTH, "at": {"quantization": "awq"}}, False, UNKNOWN, id="figures of another boot"),
     ],
 )
 def test_a_pinned_pool_is_judged_by_what_stays_free(utilization: str | None, pool: Any, figures: dict[str, Any], accepted: bool, sentence: str) -> None:
@@ -136,13 +134,14 @@ def test_vllms_start_check_still_reads_the_utilization_of_a_pinned_pool() -> Non
     args = {"gpu-memory-utilization": "0.85", "kv-cache-memory-bytes": "6G"}
     own = resolve("own", {}, {"own": {**LEAST, "engine": {"args": args}, "plan": {**BOTH, "kv_bytes_per_token": 8092}}})
     found = make_plan(own, ranks(SPARK, SPARK, available=101.0))
-    assert (found["unsafe"], found["verdict"], found["remedy"]) == (None, "refused", "set gpu-memory-utilization to 0.82 or less")
+    assert (found["unsafe"], found["verdict"], found["remedy"]) == (None, "refused", "set gpu-memory-utilization to 0.82")
     assert "has 101.0 of 121.7 GiB (MemAvailable), but gpu-memory-utilization 0.85 asks for 103.4 GiB, so vLLM refuses to start" in found["msg"]
 
 
 def test_a_share_of_more_than_the_node_is_named_as_such() -> None:
     refused = plan("dspark-nvfp4-1m-seed", {"kv-cache-memory-bytes": "60G"})["unsafe"]
-    assert "These are 142.9 GiB, 21.2 GiB more than spark-a has (121.7), and the host uses about 16.9." in refused
+    assert "the share 1.17 that the weights, the reserve and 60.0 GiB of pinned KV cache take is above 0.82" in refused
+    assert "0.0 GiB stay for the host, which uses about 16.9: nothing remains free" in refused
 
 
 def test_the_smaller_node_of_a_pair_decides() -> None:

@@ -137,13 +137,13 @@ def test_sheet_names_the_defaults_of_the_collection() -> None:
 def test_an_import_prints_the_file_what_is_not_mapped_and_the_next_command() -> None:
     document: dict[str, Any] = {
         "path": "own-profiles/mine.yml", "state": "written", "profile": "mine", "kind": "Docker Compose file",
-        "decided": ["ipc", "restart"],
-        "unmapped": [{"field": "privileged", "reason": "the role drops it"}], "next": "ansible-playbook playbooks/validate.yml",
+        "left": ["ipc", "restart"],
+        "unmapped": [{"field": "env.A", "reason": "set it"}], "next": "ansible-playbook playbooks/validate.yml",
     }  # fmt: skip
     lines = t.imported_lines(document)
     assert lines[1] == "own-profiles/mine.yml is written: profile mine, made of a Docker Compose file."
-    assert {"privileged  the role drops it", "Set by the collection: ipc, restart", "Next: ansible-playbook playbooks/validate.yml"} <= set(lines)
-    checked = t.imported_lines({**document, "state": "would be written", "decided": [], "unmapped": [], "next": ""})
+    assert {"env.A       set it", "Set by the collection, or not in a profile: ipc, restart", "Next: ansible-playbook playbooks/validate.yml"} <= set(lines)
+    checked = t.imported_lines({**document, "state": "would be written", "left": [], "unmapped": [], "next": ""})
     assert "own-profiles/mine.yml would be written: " in checked[1]
-    assert checked[3] == "Nothing is left out: each field is mapped, or set by the collection."
+    assert checked[3] == "Nothing is to be done by hand."
     assert checked[-1] == "To write the file, run the command without --check."
