@@ -16,7 +16,7 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.gb10.cluster.plugins.lookup.profile import Profiles, shipped_profiles
 from ansible_collections.gb10.cluster.plugins.module_utils._core.text import did_you_mean
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory import rules, ssh
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import split_by_majority, value_of
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import value_of
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import kv_estimate
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import SPARK_GIB
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import group_fault, port_fault, writable_weights
@@ -59,7 +59,7 @@ def _sets(raw: Any, way: Sequence[str | int]) -> bool:
 class ProfileChecks:
     """The check of the profiles of one inventory.
 
-    :param add: adds a fault: kind, name, key, text, way to a part of the value, hosts with another value.
+    :param add: adds a fault: kind, name, key, text, way to a part of the value.
     :param values: the variables of each host; ``loader`` is Ansible's reader of files.
     :param image, starts: whether this run builds an image, or starts the group.
     """
@@ -74,15 +74,10 @@ class ProfileChecks:
     broken: set[str] = field(default_factory=set)  # names of profiles whose file has a fault
     users: dict[str, Any] = field(default_factory=dict)  # of each host, the profiles of the user
 
-    def check(self, name: str, members: Sequence[str]) -> None:
+    def check(self, members: Sequence[str]) -> None:
         """The selected profile of a serving group, and every profile of the user. Values of a wrong type are faults of their own."""
         given = {host: value_of(self.values[host], "gb10_profile") for host in members}
-        chosen = {host: str(value) for host, value in given.items() if not isinstance(value, (list, Mapping))}
-        same, odd = split_by_majority(chosen)
-        for host in odd:
-            text = f"{name} has the profiles {chosen[same[0]]} and {chosen[host]}; set one profile for the whole group"
-            self.add("host", host, "gb10_profile", text, among=tuple(same))
-        for host, selected in chosen.items():
+        for host, selected in ((host, str(value)) for host, value in given.items() if not isinstance(value, (list, Mapping))):
             for key in rules.SOURCES:
                 value = self.values[host].get(key)
                 text = rules.source_fault(key, value, members) if isinstance(value, str) else ""

@@ -79,9 +79,9 @@ def test_all_faults_are_reported_at_once_under_a_tag_and_a_limit(tmp_path: Path,
     done, inventory = play(tmp_path, {"hosts.yml": TWO_PAIRS, "group_vars/gb10.yml": group}, "--tags docker", "--limit pair2")
     reports(
         done,
+        f"{inventory}/group_vars/gb10.yml: gb10_fabric_cidrs: pair2 and pair1 share the fabric network 192.168.200.0/24",
         f"{inventory}/group_vars/gb10.yml:1: vllm_tp2_api_key: run with --ask-vault-pass or --vault-password-file",
         f"{inventory}/group_vars/gb10.yml:{len(group.splitlines())}: gb10_profile: 'nothing-like-it' is not a known profile",
-        f"{inventory}/group_vars/pair2.yml: gb10_fabric_cidrs: pair2 and pair1 share the fabric network 192.168.200.0/24",
         f"{inventory}/hosts.yml:6: vllm_tp2_contxt: did you mean vllm_tp2_context?",
         f"{inventory}/hosts.yml:11: ansible_host: 10.255.255.1",
     )

@@ -314,10 +314,7 @@ def _check_groups(groups: Groups, hosts: Hosts) -> tuple[dict[str, list[str]], l
 def equal_faults(key: str, values: Mapping[str, Any], group: str) -> list[Fault]:
     """Return a fault for each host whose value differs from that of most hosts of the group."""
     same, odd = split_by_majority(values)
-    return [
-        Fault(Place("host", host, key), f"differs between {same[0]} and {host} of {group}. Set it once, for the group {group}", among=tuple(same))
-        for host in odd
-    ]
+    return [Fault(Place("host", host, key), f"differs between {same[0]} and {host} of {group}. Set it once, for the group {group}") for host in odd]
 
 
 def _check_management(root: Sequence[str], hosts: Hosts) -> list[Fault]:
@@ -397,8 +394,8 @@ def _check_shared_networks(networks: Mapping[str, Sequence[Network]], serving: G
         if clashes:
             rail, other, each = clashes[0]
             shared = f"{rail}" if rail == each else f"{rail} and {each}"
-            text = f"{name} and {other} share the fabric network {shared}. Set other networks for {name}, such as [192.168.202.0/24, 192.168.203.0/24]"
-            found.append(Fault(Place("group", name, CIDRS, own=True), text))
+            text = f"{name} and {other} share the fabric network {shared}. Set other networks in group_vars/{name}.yml, such as [192.168.202.0/24, 192.168.203.0/24]"
+            found.append(Fault(Place("group", name, CIDRS), text))
     return found
 
 

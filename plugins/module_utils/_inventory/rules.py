@@ -209,24 +209,16 @@ def _value_faults(name: str, value: Any, hide: bool) -> Found:
     if name in ENVIRONMENTS:
         return _environment_faults(value, secret=name == "vllm_tp2_secret_env")
     if name == "image_build_args":
-        nested = [str(key) for key, each in value.items() if isinstance(each, Mapping) or is_list(each)]
-        if nested:
-            return [((key,), f"{shown(key)} is {shown(value[key])}, expected a string or a number") for key in nested]
-        secrets = [str(key) for key, each in value.items() if holds_secret(str(key), each)]
-        return [((key,), f"{shown(key)} {BUILD_ARGUMENT}") for key in secrets]
+        return [((str(key),), f"{shown(key)} {BUILD_ARGUMENT}") for key, each in value.items() if holds_secret(str(key), each)]
     if name in STORED:
         return [((), text.partition(" ")[2]) for _path, text in _environment_faults({STORED[name]: value}, secret=True)]
     if name == "sysctl_settings":
-        nested = [str(key) for key, each in value.items() if isinstance(each, (Mapping, bool)) or is_list(each) or each is None]
-        if nested:
-            return [((key,), f"{key} is {shown(value[key])}, expected a number or a string in quotes") for key in nested]
-        plain = [str(key) for key in value if not re.search(r"[./]", str(key))]
-        if plain:
-            return [((key,), f"has the key {shown(key)}, expected the full name of a kernel setting, such as vm.min_free_kbytes") for key in plain]
+        expected = "expected the full name of a kernel setting, such as vm.min_free_kbytes"
+        plain: Found = [((str(key),), f"has the key {shown(key)}, {expected}") for key in value if not re.search(r"[./]", str(key))]
         # All settings of the memory are numbers, some several of them.
-        memory = [str(key) for key in value if re.match(r"vm[./]", str(key))]
-        wrong = [key for key in memory if not re.fullmatch(r"\s*-?\d+(?:\s+\d+)*\s*", str(value[key]))]
-        return [((key,), f"{key} is {shown(value[key])}, expected a whole number") for key in wrong]
+        memory = {key: each for key, each in value.items() if re.match(r"vm[./]", str(key))}
+        wrong = [key for key, each in memory.items() if not re.fullmatch(r"\s*-?\d+(?:\s+\d+)*\s*", str(each))]
+        return plain + [((str(key),), f"{key} is {shown(value[key])}, expected a whole number") for key in wrong]
     found: Found = []
     parts: list[tuple[tuple[str | int, ...], str, Any]] = [((), "", value)]
     if isinstance(value, Mapping):
