@@ -394,7 +394,7 @@ def _check_shared_networks(networks: Mapping[str, Sequence[Network]], serving: G
         if clashes:
             rail, other, each = clashes[0]
             shared = f"{rail}" if rail == each else f"{rail} and {each}"
-            text = f"{name} and {other} share the fabric network {shared}. Set other networks in group_vars/{name}.yml, such as [192.168.202.0/24, 192.168.203.0/24]"
+            text = f"{name} and {other} share the fabric network {shared}. Set others in group_vars/{name}.yml, such as [192.168.202.0/24, 192.168.203.0/24]"
             found.append(Fault(Place("group", name, CIDRS), text))
     return found
 
