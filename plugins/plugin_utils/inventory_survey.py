@@ -241,19 +241,14 @@ class Survey:
 
 
 def watch_faults(value: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return (key, sentence) of numbers of vllm_tp2_watch that the agent refuses, and a webhook to which it cannot send. The URL can contain a secret."""
-    found: list[tuple[str, str]] = []
-    webhook = value.get("webhook")
-    if webhook and not re.fullmatch(r"https?://[^\s/]+(?:/\S*)?", str(webhook)):
-        found.append(("webhook", "webhook is not a URL that begins with http:// or https:// and has a host, such as https://hooks.example.org/pair1"))
-    textfile = str(value.get("textfile") or "")
-    if textfile and (not textfile.startswith("/") or textfile.endswith(".prom")):
-        found.append(("textfile", f"textfile is {textfile!r}, expected the folder of node_exporter's collector, such as /var/lib/prometheus/node-exporter"))
+    """Return (key, sentence) of what the agent refuses in vllm_tp2_watch, and a webhook to which it cannot send. The URL can contain a secret."""
     numbers = {key: float(each) for key, each in value.items() if each is not None and isinstance(DEFAULTS.get(key), (int, float)) and key != "enabled"}
+    webhook, text = value.get("webhook"), ""
     try:
         merged_settings(numbers)
     except SettingsError as error:
         text = str(error).rstrip(".")
-        key = text.partition(" ")[0]
-        found.append((key if key in numbers else "", text))
+    found = [(key if (key := text.partition(" ")[0]) in numbers else "", text)] if text else []
+    if webhook and not re.fullmatch(r"https?://[^\s/]+(?:/\S*)?", str(webhook)):
+        found.append(("webhook", "webhook is not a URL that begins with http:// or https:// and has a host, such as https://hooks.example.org/pair1"))
     return found
