@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 import report_pages
-from ansible_collections.gb10.cluster.plugins.action import report
-from ansible_collections.gb10.cluster.plugins.plugin_utils import report_data
+from ansible_collections.gb10.cluster.plugins.plugin_utils import report_data, report_page
 from hostile import places, replaced
 
 pytestmark = pytest.mark.slow
@@ -27,7 +26,7 @@ def page(records: Any) -> str:
     """Return the page if rank 0 returns this, as the action makes it."""
     with tempfile.TemporaryDirectory() as folder:
         nodes = report_data.nodes_of(report_pages.HOSTS, {"spark-1": {"fabric": {}, "info": {**INFO, "records": records}}}, Path(folder))
-    return report.render(report_data.plan(**{**report_pages.pair(), "receipts": [], "nodes": nodes}))
+    return report_page.render(report_data.plan(**{**report_pages.pair(), "receipts": [], "nodes": nodes}))
 
 
 def value_at(path: tuple[Any, ...]) -> Any:

@@ -127,7 +127,7 @@ def doctor(group: Group, options: argparse.Namespace) -> int:
         show(json.dumps(reading(group)))
         return 0
     found = report(group, options)
-    answer(options, found, judge.lines(found, "--json"))
+    answer(options, found, judge.lines(found))
     return DIFFERS if found["counts"]["error"] else 0
 
 

@@ -24,10 +24,9 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
-from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import cut
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import protocol
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.protocol import CONNECT, MAX_TEXT, MAX_TEXTS, USER, RankError, RankLost
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.protocol import CONNECT, USER, RankError, RankLost
 
 # --- A Unix socket of the agent: each connection has one request line and one reply line, in a thread of its own.
 
@@ -300,8 +299,6 @@ TYPES: dict[str, dict[str, type]] = {
         "blocked": str,
     },
 }  # fmt: skip
-#: Of a reply itself: what may be longer than a text.
-LONG = ("log", "manifest", "receipt")
 
 
 def ssh_argv(peer: Mapping[str, Any], keys_dir: str = protocol.KEYS, run_dir: str = protocol.RUN, *, master: bool = True) -> list[str]:
@@ -396,18 +393,14 @@ def ask(argv: list[str], line: bytes, timeout: float) -> bytes:
 
 
 def checked(verb: str, result: dict[str, Any]) -> dict[str, Any]:
-    """Return the result of a verb, with bounded texts and numbers, because the head quotes what containers print. Raises RankError if it is not one."""
+    """Return the result of a verb. Raises RankError if a part of it that the head reads is missing or of another type, as that of another version can be."""
     if verb not in TYPES:
         return result
-    try:
-        found = dict(cut(result, MAX_TEXT, MAX_TEXTS, LONG))
-    except ValueError as error:
-        raise RankError(f"its reply to {verb} is not valid: {error}") from error
-    places = [(found, TYPES[verb]), *([(found["hello"], _HELLO)] if verb == "watch" and isinstance(found.get("hello"), dict) else [])]
+    places = [(result, TYPES[verb]), *([(result["hello"], _HELLO)] if verb == "watch" and isinstance(result.get("hello"), dict) else [])]
     wrong = [key for place, types in places for key, kind in types.items() if not isinstance(place.get(key), kind)]
     if wrong:
         raise RankError(f"its reply to {verb} has no valid {wrong[0]}")
-    return found
+    return result
 
 
 class Session:
