@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._pair import cli, evidence, protocol, session
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import cli, evidence, protocol
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import service as module
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.actor import Refused
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.files import Folder
@@ -118,7 +118,7 @@ def test_the_session_socket_belongs_to_the_group_if_it_exists(tmp_path: Path) ->
     import grp
 
     name = grp.getgrgid(os.getgid()).gr_name
-    listening = session.bound(str(tmp_path / "session.sock"), 0o660, name)
+    listening = module.bound(str(tmp_path / "session.sock"), 0o660, name)
     listening.close()
     assert stat.S_IMODE((tmp_path / "session.sock").stat().st_mode) == 0o660
 
@@ -160,7 +160,7 @@ def test_refuses_a_line_above_the_limit(worker: Node, monkeypatch: pytest.Monkey
 
 def test_bounds_the_connections_of_each_socket(worker: Node) -> None:
     with contextlib.ExitStack() as stack:
-        for _number in range(session.MAX_CONNECTIONS):
+        for _number in range(module.MAX_CONNECTIONS):
             connection = stack.enter_context(socket.socket(socket.AF_UNIX))
             connection.connect(str(worker.run / "session.sock"))
         reply = worker.raw(protocol.encode({"v": 1, "verb": "hello"}), "session.sock")
