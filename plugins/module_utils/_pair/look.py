@@ -23,6 +23,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded,
 from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import LATE, Run, run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._core.redact import without
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import BANDWIDTH_RECEIPT
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe
 from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api, gpu, node, releases
 from ansible_collections.gb10.cluster.plugins.module_utils._node.group_state import RESTORES, rank_fault
@@ -215,7 +216,6 @@ def gather_health(node: Node, run: Run, evidence: str) -> Record:
 
 # --- What one rank shows: its containers, releases, memory, agent and boot log, and whether its API answers.
 
-BANDWIDTH = "/var/lib/gb10-cluster/roce/bandwidth.json"
 IDLE_POWER = "idle_power_w"
 MOST_RECEIPTS, MOST_EVENTS = 20, 200
 #: Of the facts of a boot log, what is reported of a rank.
@@ -289,7 +289,7 @@ def records(folder: str) -> dict[str, Any]:
     found = [*kept, last] if isinstance(last, dict) and last not in kept else kept
     return {
         "read_at": text.stamp(), "receipts": [releases.brief(each) for each in found if each], "events": store.events()[-MOST_EVENTS:],
-        "memory": evidence.memory_of(os.path.join(folder, protocol.STATE)), "bandwidth": node.read_json(BANDWIDTH),
+        "memory": evidence.memory_of(os.path.join(folder, protocol.STATE)), "bandwidth": node.read_json(str(BANDWIDTH_RECEIPT)),
     }  # fmt: skip
 
 

@@ -28,7 +28,7 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def missing(*_words: object, **_more: object) -> None:
         raise protocol.AgentMissing("no socket")
 
-    monkeypatch.setattr(look, "BANDWIDTH", str(tmp_path / "bandwidth.json"))
+    monkeypatch.setattr(look, "BANDWIDTH_RECEIPT", tmp_path / "bandwidth.json")
     monkeypatch.setattr(protocol, "call", missing)
 
 
