@@ -61,7 +61,7 @@ def report(group: Group, options: argparse.Namespace) -> dict[str, Any]:
     ranks = [*_ranks(group)]
     head = dict(ranks[0].info)
     if not group.rank and look.may_ask(head):
-        head["alive"] = look.alive(group.folder, verbs_read.ask_of(group, options), keep=False)
+        head["alive"] = look.alive(group.folder, verbs_read.ask_of(group, options))
     infos = [head, *(rank.info for rank in ranks[1:])]
     release = _release(group)
     ports = _ports(release)

@@ -216,7 +216,6 @@ def gather_health(node: Node, run: Run, evidence: str) -> Record:
 
 # --- What one rank shows: its containers, releases, memory, agent and boot log, and whether its API answers.
 
-IDLE_POWER = "idle_power_w"
 MOST_RECEIPTS, MOST_EVENTS = 20, 200
 #: Of the facts of a boot log, what is reported of a rank.
 FACTS = ("state", "stage", "failure", "kv_cache")
@@ -267,14 +266,15 @@ def full(folder: str, engine: str) -> list[str]:
     return [path for path in paths if os.path.isdir(path) and shutil.disk_usage(path).free < FULL_BYTES]
 
 
-def alive(folder: str, ask: Mapping[str, Any], keep: bool = True) -> dict[str, Any]:
-    """Request a completion of the API of this node, see liveness. `ask` has fields of liveness.Ask; `keep` whether the idle power may be stored."""
+def alive(folder: str, ask: Mapping[str, Any]) -> dict[str, Any]:
+    """Request a completion of the API of this node. `ask` has fields of api_probe.Ask; the watch of this node has measured the idle power."""
     try:
         key = api_probe.read_key(key_files(folder)) or files.key_in_use(folder, os.path.basename(folder))
     except OSError as error:
         return {"outcome": "", "text": api_probe.sentence(error)}
     given = {name: value for name, value in ask.items() if value is not None}
-    found = api_probe.LivenessWatch(api_probe.Ask(**{"key": key, "idle_power_file": os.path.join(folder, IDLE_POWER), "keep": keep, **given})).check()
+    idle = node.read_json(os.path.join(folder, protocol.STATE, protocol.WATCH)).get("idle_power_w")
+    found = api_probe.LivenessWatch(api_probe.Ask(**{"key": key, "idle_power_w": idle, **given})).check()
     if found["http_status"] == 401:
         found["text"] += f": {'the container has another API key than the files on the head' if key else 'the file of the API key is missing on the head'}"
     return found
@@ -339,19 +339,6 @@ LOG_SECONDS = 60.0  # for one read of the log; a backlog of 150 MB takes 1 s
 _DECISIVE = re.compile(rb"(?i)error|exception|traceback|startup complete|uvicorn running|ready to accept|killed|abort|fatal|usage:")
 
 
-def http_status(url: str) -> int:
-    """Return the HTTP status of a URL on this node; 0 without a reply within two seconds."""
-    return api_probe.Server(url, "", 2.0).call("GET", urlsplit(url).path or "/")[0]
-
-
-def read_text(path: str) -> str:
-    """Read a small file of /proc; an unreadable one reads as empty."""
-    try:
-        return bounded.text(path)
-    except OSError:
-        return ""
-
-
 def take_slice(
     container: str, cursor: object = "", known_state: str = "", wait: float = 2.0, gather: float = 0.0, limit: int = 262144, url: str = "",
     docker_socket: str = docker_api.DEFAULT_SOCKET, stamps: bool = False,
@@ -369,7 +356,7 @@ def take_slice(
             data += reader.read(docker_api.logs(state["id"], reader.since, docker_socket, deadline=time.monotonic() + LOG_SECONDS), limit - len(data), stamps)
             cursor = reader.cursor
         if url and not status:
-            status = http_status(url)
+            status = api_probe.Server(url, "", 2.0).call("GET", urlsplit(url).path or "/")[0]
         seconds = time.monotonic() - start
         changed = (state["status"] if state else "absent") != known_state
         full = len(data) >= limit
@@ -380,7 +367,7 @@ def take_slice(
         "log": base64.b64encode(data).decode(),
         "cursor": str(cursor or ""),
         "container": state,
-        "memory": docker_api.memory_of(read_text("/proc/meminfo"), read_text("/proc/vmstat")),
+        "memory": docker_api.memory_of(node.text_of("/proc/meminfo"), node.text_of("/proc/vmstat")),
         "http_status": status,
     }
 

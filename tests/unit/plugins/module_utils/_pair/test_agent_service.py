@@ -91,20 +91,6 @@ def test_a_notice_that_fails_is_an_event_and_in_the_state_of_the_watch(tmp_path:
     assert service._shown()["notices"]["count"] == 1
 
 
-@pytest.mark.parametrize(("watch", "line"), [({"later": 5}, "later is not a setting"), ({"restarts": "x"}, "restarts of the watch is 'x'.")])
-def test_settings_of_the_watch_that_do_not_fit_are_one_line_of_the_journal(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], watch: dict[str, Any], line: str
-) -> None:
-    (tmp_path / "agent.json").write_text(json.dumps({**configuration(tmp_path, rank=1), "watch": watch}), encoding="utf-8")
-    loaded = protocol.load_config(str(tmp_path / "agent.json"))
-    assert RankService(loaded).sampler.settings["restarts"] == 5
-    service = Service(loaded, run_dir=str(tmp_path / "run"), rank=FakeRank())
-    service.start()
-    service.close()
-    [found] = capfd.readouterr().err.splitlines()
-    assert found.startswith(f"/etc/gb10-cluster/agent.json: {line}")
-
-
 # --- sockets
 
 

@@ -73,6 +73,15 @@ def test_a_head_that_lost_its_folder_is_asked_with_the_key_of_its_container(tmp_
     assert keys == ["the-key-of-the-container", ""], "who removes the file alone wants a new key"
 
 
+@pytest.mark.parametrize(("given", "watts"), [({}, 119.4), ({"idle_power_w": None}, 119.4), ({"idle_power_w": 100.0}, 100.0)])
+def test_the_idle_power_is_that_of_the_inventory_or_what_the_watch_has_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], watts: float
+) -> None:
+    put(tmp_path, "agent/watch.json", {"idle_power_w": 119.4})
+    monkeypatch.setattr(api_probe.LivenessWatch, "check", lambda watch: {"http_status": 200, "idle_power_w": watch.idle})
+    assert look.alive(str(tmp_path / "pair1"), {"url": "http://127.0.0.1:9", **given})["idle_power_w"] == watts
+
+
 @pytest.mark.parametrize(("running", "state"), [(True, "starting"), (False, "failed")])
 def test_the_boot_log_is_that_of_the_containers_present_run_with_both_streams(running: bool, state: str, tmp_path: Path) -> None:
     """A weak line alone decides nothing while the process runs."""
