@@ -24,7 +24,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._pair import service 
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.actor import Refused
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.files import Folder
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.protocol import AgentMissing, RankError
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.rank import RankService
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.service import Service, decides
 from unit.fixtures.agent.wire import HELLO, FakeActor, FakeRank, configuration, descriptors, fake_ssh, until
 
