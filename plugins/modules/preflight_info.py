@@ -249,8 +249,9 @@ reboot_reasons:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._checks import doctor
+from ansible_collections.gb10.cluster.plugins.module_utils._node import facts
 from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_api import DEFAULT_SOCKET
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import session
 
 
 def main() -> None:
@@ -272,7 +273,8 @@ def main() -> None:
     root = module.params["root"]
     if not os.path.isdir(root):
         module.fail_json(msg=f"root is {root}, which is not a folder on this machine. Set the folder that has proc/, sys/ and cmd/")
-    module.exit_json(changed=False, **doctor.read_preflight(module.params, module.get_bin_path, root))
+    node = facts.node_at(root, module.get_bin_path)
+    module.exit_json(changed=False, agent=session.read_for_preflight(node), **facts.read(node, module.get_bin_path, module.params))
 
 
 if __name__ == "__main__":

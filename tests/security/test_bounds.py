@@ -22,7 +22,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_prob
 from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api, model_folder, node, transfer
 from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_api import DockerError
 from ansible_collections.gb10.cluster.plugins.module_utils._node.manifest import ManifestError
-from ansible_collections.gb10.cluster.plugins.module_utils._pair import protocol, session
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import protocol, service, session
 
 pytestmark = pytest.mark.slow
 
@@ -253,8 +253,8 @@ def test_a_child_that_keeps_the_messages_open_does_not_delay_a_failed_session() 
 
 
 def test_a_request_that_drips_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "REQUEST_SECONDS", 0.5)
-    served = session.Listener(str(tmp_path / "s"), lambda request: protocol.success({"verb": request["verb"]}), "spark-1")
+    monkeypatch.setattr(service, "REQUEST_SECONDS", 0.5)
+    served = service.Listener(str(tmp_path / "s"), lambda request: protocol.success({"verb": request["verb"]}), "spark-1")
     line = protocol.encode({"v": protocol.PROTOCOL, "verb": "hello"})
 
     @contextlib.contextmanager

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """PRIVATE. Read the facts of one node for preflight, through `Node` and the readers of RoCE and memory.
 
-Reads only. `gather()` returns what the module preflight_info documents, but for `agent`, which the module adds (_checks/doctor.py).
+Reads only. `read()` returns what the module preflight_info documents, but for `agent` (_pair/session.py).
 Sizes are GiB (`_gib`) or bytes, times seconds since the epoch.
 A captured tree has recorded answers below cmd/: the file names are in RECORDED.
 """
@@ -23,9 +23,10 @@ from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue i
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import SECONDS, run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
-from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import HostError, Node, Runner
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import HostError, Node, Runner, no_commands
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import problems as roce_facts
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import Capture
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import Capture, capture_of, find_ssh_connection
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import foreign_config
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import DesiredState
 from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api, memory, parse, transfer, tuning
 
@@ -66,6 +67,11 @@ def live_runner(find: Callable[[str], str | None]) -> Runner:
         return run_command(words, seconds, env={"LC_ALL": "C.UTF-8"})
 
     return run
+
+
+def node_at(root: str, find: Callable[[str], str | None]) -> Node:
+    """Return the live node, or a captured tree, which runs no command."""
+    return Node(root, live_runner(find) if root == "/" else no_commands)
 
 
 def command(node: Node, name: str) -> tuple[int, str]:
@@ -262,14 +268,15 @@ def memlock(node: Node) -> Record:
     return parse.memlock(node.read(f"/proc/{pid}/limits"), node.read(f"/proc/{pid}/status")) if pid.isdigit() else parse.memlock(None, None)
 
 
-def gather(
-    node: Node,
-    capture: Capture,
-    ssh: str | None,
-    foreign: Sequence[Record],
-    options: Mapping[str, Any],
-) -> Record:
-    """Return the facts of one node. `options` as the module takes them."""
+def read(node: Node, find: Callable[[str], str | None], options: Mapping[str, Any]) -> Record:
+    """Return the facts of one node. `options` as the module takes them, `find` returns the path of a program."""
+    capture = capture_of(node.root, run_command, find)
+    found = gather(node, capture, find_ssh_connection(capture), foreign_config(capture), options)
+    return {**found, "reboot_reasons": parse.reboot_reasons(found)}
+
+
+def gather(node: Node, capture: Capture, ssh: str | None, foreign: Sequence[Record], options: Mapping[str, Any]) -> Record:
+    """Return the facts of one node, but for the reasons of a reboot."""
     now = time.time()
     if node.root != "/":
         now = float((node.read("/cmd/time.txt") or "0").strip() or 0)

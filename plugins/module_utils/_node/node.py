@@ -111,7 +111,7 @@ def text_of(path: str) -> str:
     """Return the content of a small file; empty if it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as handle:
-            return handle.read(8192)
+            return handle.read(1 << 16)
     except OSError:
         return ""
 

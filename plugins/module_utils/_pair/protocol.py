@@ -38,7 +38,7 @@ UNIT_FILE = f"/etc/systemd/system/{UNIT}"
 #: In the folder of the group: the folders of state and of evidence, the mark of a stop; and files of the state of every rank.
 STATE, EVIDENCE, STOPPED = "agent", "evidence", "stopped"
 API_KEY = "api_key"  # on the head: an env file with the key that the first run made
-OWNER, HOLDS, FABRIC = "owner.json", "holds.json", "fabric.json"
+OWNER, HOLDS, FABRIC, WATCH = "owner.json", "holds.json", "fabric.json", "watch.json"
 
 
 class ConfigError(Exception):
