@@ -179,9 +179,7 @@ def main() -> int:
                 source.on(f"rm -rf {RUN}/bench-*")
                 for end in (source, target):
                     end.on("sync; echo 1 >/proc/sys/vm/drop_caches || true")
-                copied = (
-                    new_copy(source, target, files, args.streams) if name != "HTTP" else old_copy(source, target, files, args.streams, args.before)
-                )
+                copied = new_copy(source, target, files, args.streams) if name != "HTTP" else old_copy(source, target, files, args.streams, args.before)
                 rates.setdefault(name, []).append(copied)
                 source.on("systemctl stop gb10-bench-serve")
                 cpu = target.seconds("bench-fetch") / args.gib

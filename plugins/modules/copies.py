@@ -230,9 +230,7 @@ def main() -> None:
     try:
         if state == "absent":
             node, path = Node("/", run), params["path"]
-            removed, left = (
-                model_folder.absent(node, os.path.normpath(path), check, params["store"]) if path else images.remove_imported(node, check=check)
-            )
+            removed, left = model_folder.absent(node, os.path.normpath(path), check, params["store"]) if path else images.remove_imported(node, check=check)
             result = {"changed": bool(removed), "removed": removed, "left": left}
         elif state == "closed":
             ended = [job.active() if check else job.stop() for job in (offers, fetches)]

@@ -83,5 +83,3 @@ def test_with_all_answers_it_asks_nothing_and_writes_an_inventory_that_is_valid(
     assert "StrictHostKeyChecking=no" not in (setup.folder / "calls").read_text(encoding="utf-8")
     checked = warm_playbook.run(setup.folder, "playbooks/inventory.yml", setup.mine)
     assert checked.rc == 0, checked.stdout[-2000:]
-
-

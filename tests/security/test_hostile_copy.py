@@ -15,6 +15,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._node.manifest import
 
 pytestmark = pytest.mark.slow
 
+
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     (tmp_path / "store").mkdir()

@@ -218,9 +218,7 @@ def read(node: Node, path: str, layout: str, revision: str, fresh: bool, save: b
     selected = manifest.select(layout, hashes, links, commit, revision)
     where = {each: inside(root, each) for each in selected}
     present = [each for each in selected if where[each] and os.path.exists(os.path.join(root, where[each]))]
-    indexes = {
-        each: bounded.text(open_file(os.path.join(root, where[each]))) for each in present if each.endswith(".index.json") and where[each] in found
-    }
+    indexes = {each: bounded.text(open_file(os.path.join(root, where[each]))) for each in present if each.endswith(".index.json") and where[each] in found}
     missing, unread = manifest.missing_shards(indexes, present)
     table = {each: {"size": entry[0], "sha256": entry[4]} for each, entry in sorted(hashes.items())}
     out.update(
