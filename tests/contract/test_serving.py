@@ -89,12 +89,7 @@ class Pair:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         for host in ("one", "two"):
-            group = folder / "nodes" / host / "pair1"
-            (group / "releases" / OLD).mkdir(parents=True)
-            (group / "releases" / OLD / "release.json").write_text('{"profile": "p"}', encoding="utf-8")
-            (group / "releases" / OLD / "compose.yaml").write_text("services: {engine: {image: i}}\n", encoding="utf-8")
-            (group / "releases" / OLD / "receipt.json").write_text(json.dumps({"release": OLD, "passed": True}), encoding="utf-8")
-            (group / "current").symlink_to(f"releases/{OLD}")
+            (folder / f"nodes/{host}/pair1/releases/{OLD}").mkdir(parents=True)
             (folder / f"{host}.agent").touch()
         self.key = folder / "nodes/one/pair1/api_key"
         self.key.write_text("VLLM_API_KEY=a-key-of-an-earlier-run\n", encoding="utf-8")
