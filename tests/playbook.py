@@ -174,6 +174,6 @@ def run(
     folder: Path, playbook: str, inventory: str | Path, *arguments: str, variables: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None,
     project: Path = REPO, timeout: int = 900,
 ) -> Run:  # fmt: skip
-    """Run `playbook` of the checkout (or of `project`) and return what happened."""
+    """Run `playbook` of the checkout (or of `project`) and return what happened. A relative folder of a setting is below `folder`, and not in the checkout."""
     folder, line = words(folder, playbook, inventory, arguments, variables)
-    return ansible(folder, line, cwd=project, env=env, timeout=timeout)
+    return ansible(folder, line, cwd=project, env={"PWD": str(folder), **(env or {})}, timeout=timeout)

@@ -73,6 +73,7 @@ def test_modules_that_share_an_action_have_their_own_defaults_and_its_remedies(t
     assert mine.startswith("root is /none, ")
     assert none == "missing required arguments: reference"
     assert broken.startswith("one: the Python interpreter is missing ")
+    assert "Install python3 (3.9 or later) there (apt install python3), or set ansible_python_interpreter." in broken
 
 
 def test_execution_environments_find_the_dependencies_of_the_collection() -> None:
