@@ -21,7 +21,7 @@ PROFILE: dict[str, Any] = {"summary": "s", "image": {"reference": "e:1"}, "model
 
 @pytest.mark.parametrize("flag", ["api-key", "api_key", "hf_token", "hf-token", "api", "api-ke", "api_ke", "hf-to", "some-password", "client_secret"])
 def test_an_argument_that_is_a_secret_is_refused(flag: str) -> None:
-    with pytest.raises(ProfileError, match=r"process list|expected a mapping") as found:
+    with pytest.raises(ProfileError, match="process list") as found:
         check("x", {**PROFILE, "engine": {"args": {flag: X}}})
     assert X not in str(found.value)
 
