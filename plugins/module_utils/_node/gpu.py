@@ -168,13 +168,11 @@ class GpuClocks:
 
     def verify(self) -> str:
         """Read back until the driver is as the settings want it; return how it differs at the end, empty if it does not."""
-        wrong = ""
         for _read in range(READS):
-            wrong = self.differs(self.gpus())
-            if not wrong:
-                break
+            if not self.differs(self.gpus()):
+                return ""
             self.pause(READ_PAUSE)
-        return wrong
+        return self.differs(self.gpus())
 
     def present(self, gpus: Sequence[Gpu]) -> None:
         """Set both, and read them back. If the driver refuses one, all is as before."""
@@ -188,10 +186,7 @@ class GpuClocks:
         if old != self.unit:
             self.edit.changes.file(FileChange(PATH, old, self.unit), f"{PATH} written")
         self.edit.step(f"{UNIT} enabled and started")
-        try:
-            problem = "" if self.edit.check_mode else self.install(self.unit) or self.verify()
-        except HostError as error:  # nvidia-smi fails after the unit has set both
-            problem = str(error)
+        problem = "" if self.edit.check_mode else self.install(self.unit) or self.verify()
         if problem:
             self.install(old)
             raise HostError(problem)

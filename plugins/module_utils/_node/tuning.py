@@ -257,12 +257,12 @@ class MemoryPolicy:
 
     def set_watchdog(self, text: str | None) -> None:
         """Have systemd read the drop-in, or its absence, and read the device back."""
-        seconds = self.params["watchdog_seconds"]
+        seconds = self.params.get("watchdog_seconds")
         self.edit.write(WATCHDOG_DROP_IN, text, f"{WATCHDOG_DROP_IN} {'written' if text else 'removed'}")
         if text is None:
             self.edit.remove_empty_folder(os.path.dirname(WATCHDOG_DROP_IN))
         self.edit.step(f"systemd's watchdog: {f'{seconds} s' if text else 'as before'}", "systemctl", "daemon-reload")
-        problem = watchdog_mismatch(read_watchdog(self.node), int(seconds)) if text and not self.edit.check_mode else ""
+        problem = watchdog_mismatch(read_watchdog(self.node), int(str(seconds))) if text and not self.edit.check_mode else ""
         if problem:
             raise HostError(problem)
 
