@@ -288,7 +288,7 @@ def gather(
             "cmdline": (node.read("/proc/cmdline") or "").strip(),
             "reboot_required": node.exists("/run/reboot-required") or node.exists("/var/run/reboot-required"),
             "reboot_packages": sorted(set((node.read("/run/reboot-required.pkgs") or "").split())),
-            "reboot_kho": "" if container else tuning.kho_pending(node),
+            "reboot_kho": "" if container else tuning.kho_pending(tuning.read_kho(node)),
         },
         "dgx": parse.dgx_release(node.read("/etc/dgx-release")),
         "driver": gpu,
