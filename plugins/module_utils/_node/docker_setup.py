@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -21,20 +20,6 @@ RECORD = "docker"
 UNIT = "docker.service"
 AGENT = "/usr/local/sbin/gb10"
 PROPERTIES = "LoadState,ActiveState,UnitFileState,MainPID,InvocationID"
-
-
-def check_attainable(memlock: int) -> None:
-    """Refuse a limit that root may not set, by setting it for this process. A lower limit is not set. Raises DockerError."""
-    _soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    if hard == resource.RLIM_INFINITY or engines.UNLIMITED < memlock <= hard:
-        return
-    try:
-        resource.setrlimit(resource.RLIMIT_MEMLOCK, (hard, memlock))
-    except (ValueError, OSError) as error:
-        raise DockerError(
-            f"docker_memlock is {engines.format_limit(memlock)}, and this node cannot lock more than {hard} bytes (EPERM: root does not have "
-            f"CAP_SYS_RESOURCE, as in a container). Set docker_memlock: {hard} for it in the inventory, or use a machine whose root may raise limits."
-        ) from error
 
 
 class Setup:
@@ -96,7 +81,7 @@ class Setup:
         vendor = self.output("dpkg-query", "--show", "--showformat=${db:Status-Abbrev}", "docker-ce").startswith("ii")
         return engines.choose_packages(self.engine, ubuntu, vendor, self.params["compose_minimum"], self.params["packages"])
 
-    def check_before(self, memlock: int | None) -> None:
+    def check_before(self) -> None:
         """Refuse what cannot work, before anything is changed."""
         engine = self.engine
         if engine.version is not None and not engine.unit:
@@ -104,8 +89,6 @@ class Setup:
                 f"A Docker Engine {engine.version} answers without a docker.service in systemd, such as Podman's or that of a snap. Remove it, then run again: "
                 "the role installs a package that has the unit."
             )
-        if memlock is not None:
-            check_attainable(memlock)
         for path in (DROP_IN, LIMITS):
             self.edit.require_own(path)
 
@@ -171,7 +154,7 @@ class Setup:
     def present(self) -> dict[str, Any]:
         """Apply all settings."""
         memlock = engines.parse_limit(self.params["memlock"], "docker_memlock")
-        self.check_before(memlock)
+        self.check_before()
         packages, engine = self.missing_packages(), self.engine
         if packages and not self.edit.check_mode:
             if self.params["installed"]:

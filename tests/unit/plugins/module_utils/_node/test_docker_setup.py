@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import resource
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Editor, HostError, Node
-from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_setup
 from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_api import DockerError
 from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_engine import DROP_IN, LIMITS
 from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_setup import Setup
@@ -54,8 +52,7 @@ class Machine(Tree):
 
 
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
-    monkeypatch.setattr(docker_setup, "check_attainable", lambda _memlock: None)
+def machine(tmp_path: Path) -> Iterator[Machine]:
     (tmp_path / "var/run").mkdir(parents=True)
     with serving(tmp_path / "var/run/docker.sock") as engine:
         yield Machine(tmp_path, engine)
@@ -160,28 +157,6 @@ def test_refusals(machine: Machine, replies: dict[str, tuple[int, str]], message
     machine.replies.update(replies)
     with pytest.raises((DockerError, HostError), match=message):
         machine.docker()
-
-
-ATTAINABLE: dict[str, tuple[int, int, bool]] = {
-    "unlimited in a container": (-1, 8388608, False),
-    "above the container's": (8388609, 8388608, False),
-    "the container's own": (8388608, 8388608, True),
-    "host without a limit": (-1, resource.RLIM_INFINITY, True),
-}
-
-
-@pytest.mark.parametrize(("wanted", "hard", "fine"), ATTAINABLE.values(), ids=ATTAINABLE.keys())
-def test_a_limit_that_root_may_not_set_is_refused(monkeypatch: pytest.MonkeyPatch, wanted: int, hard: int, fine: bool) -> None:
-    def refuse(*_arguments: object) -> None:
-        raise ValueError("not allowed to raise maximum limit")
-
-    monkeypatch.setattr(resource, "getrlimit", lambda _what: (hard, hard))
-    monkeypatch.setattr(resource, "setrlimit", refuse)
-    if fine:
-        docker_setup.check_attainable(wanted)
-        return
-    with pytest.raises(DockerError, match=r"cannot lock more than 8388608 bytes .* Set docker_memlock: 8388608 for it in the inventory"):
-        docker_setup.check_attainable(wanted)
 
 
 def test_a_file_of_another_owner_stays(machine: Machine) -> None:
