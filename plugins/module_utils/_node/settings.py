@@ -23,14 +23,14 @@ RATIOS = ("vm.dirty_ratio", "vm.dirty_background_ratio")
 
 
 class Unit(NamedTuple):
-    """A unit that systemd has, as it is or as it is wanted."""
+    """A unit that systemd has, as it is or as it is wanted. With `active` None it is started when it becomes enabled."""
 
     enabled: bool
-    active: bool
+    active: bool | None
     masked: bool = False
 
 
-STARTED, STOPPED, MASKED = Unit(True, True), Unit(False, False), Unit(False, False, True)
+STARTED, ENABLED, STOPPED, MASKED = Unit(True, True), Unit(True, None), Unit(False, False), Unit(False, False, True)
 
 
 class Wanted(NamedTuple):
@@ -134,6 +134,8 @@ class Settings:
                 continue
             if unit.masked and state.active and name in wanted:
                 raise HostError(f"{name} is masked, so it cannot be started. Run `systemctl unmask {name}`, then run again.")
+            if state.active is None:
+                state = Unit(True, unit.active or not unit.enabled)
             if state.masked or unit.masked:
                 state = unit._replace(masked=state.masked or name in wanted)
             if unit == state:

@@ -12,8 +12,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_engine i
 from hypothesis import given
 from hypothesis import strategies as st
 
-NONE = Engine(False, False, False, 0, "", (), None, None, None)
-UP = Engine(True, True, True, 9, "x", (), -1, "28.2.2", "2.26.1")
+NONE = Engine(False, False, 0, "", (), None, None, None)
+UP = Engine(True, True, 9, "x", (), -1, "28.2.2", "2.26.1")
 
 LIMITS = [("unlimited", -1), ("-1", -1), ("8388608", 8388608), ("64m", 64 << 20), ("2GiB", 2 << 30), ("leave", None)]
 
