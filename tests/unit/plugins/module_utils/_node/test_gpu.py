@@ -293,5 +293,5 @@ def test_a_unit_of_another_tool_is_kept(machine: Machine) -> None:
 
 
 def test_output_of_the_driver_is_parsed_row_by_row() -> None:
-    text = "Warning: infoROM is corrupted at gpu 0000000F:01:00.0\n0, Enabled, 208, 3003\n1, [N/A], [N/A], [Not Supported]\n2, Enabled, 99999999, -1\n"
+    text = "Warning: infoROM is corrupted at gpu 0000000F:01:00.0\n0, Enabled, 208, 3003\n1, [N/A], [N/A], [Not Supported]\n2, Enabled, [Unknown Error], -1\n"
     assert gpu.parse_gpus(text) == [Gpu("0", "Enabled", 208, 3003), Gpu("1", "[N/A]", None, None), Gpu("2", "Enabled", None, None)]
