@@ -90,8 +90,7 @@ kho:
     stale: false
     reboot_required: false
     message: >-
-      kho=off is on the kernel command line, and KHO keeps no memory: CmaFree 0 of CmaTotal 0 kB, MemFree 114.0 GiB; before: CmaFree 940604 of
-      CmaTotal 0 kB, MemFree 88.0 GiB
+      kho=off is on the kernel command line, and KHO keeps no memory: CmaFree 0 of CmaTotal 0 kB, MemFree 114.0 GiB
 packages:
   description: Packages that are missing. Install them and call the module again.
   returned: with the roles docker and sysctl

@@ -15,9 +15,9 @@ def test_refuses_a_sysctl_key_that_leaves_its_folder(key: str) -> None:
         settings.desired_sysctls({}, "leave", "keep", {key: "1"})
 
 
-@pytest.mark.parametrize("key", ["vm.swappiness", "net/ipv4/conf/eth0.1/arp_ignore", "kernel.core_pattern"])
+@pytest.mark.parametrize("key", ["vm.swappiness", "net.ipv4.conf.eth0/1.arp_ignore", "kernel.core_pattern"])
 def test_accepts_a_sysctl_key(key: str) -> None:
-    assert settings.desired_sysctls({}, "leave", "keep", {key: "1"}) == {settings.dotted(key): "1"}
+    assert settings.desired_sysctls({}, "leave", "keep", {key: "1"}) == {key: "1"}
 
 
 def test_a_sysctl_value_stays_on_one_line() -> None:

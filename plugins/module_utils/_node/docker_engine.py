@@ -34,7 +34,6 @@ class Engine(NamedTuple):
 
     unit: bool
     active: bool
-    enabled: bool
     pid: int
     invocation: str
     flags: tuple[str, ...]

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -16,25 +15,11 @@ from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_a
 from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_engine as engines
 from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_api import DockerError
 from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_engine import DAEMON_JSON, DROP_IN, LIMITS, MARKER, Engine, Restart
+from ansible_collections.gb10.cluster.plugins.module_utils._node.settings import ENABLED, Settings
 
-RECORD = "docker"
 UNIT = "docker.service"
 AGENT = "/usr/local/sbin/gb10"
-PROPERTIES = "LoadState,ActiveState,UnitFileState,MainPID,InvocationID"
-
-
-def check_attainable(memlock: int) -> None:
-    """Refuse a limit that root may not set, by setting it for this process. A lower limit is not set. Raises DockerError."""
-    _soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    if hard == resource.RLIM_INFINITY or engines.UNLIMITED < memlock <= hard:
-        return
-    try:
-        resource.setrlimit(resource.RLIMIT_MEMLOCK, (hard, memlock))
-    except (ValueError, OSError) as error:
-        raise DockerError(
-            f"docker_memlock is {engines.format_limit(memlock)}, and this node cannot lock more than {hard} bytes (EPERM: root does not have "
-            f"CAP_SYS_RESOURCE, as in a container). Set docker_memlock: {hard} for it in the inventory, or use a machine whose root may raise limits."
-        ) from error
+PROPERTIES = "LoadState,ActiveState,MainPID,InvocationID"
 
 
 class Setup:
@@ -49,7 +34,8 @@ class Setup:
         self.pause = pause
         self.left: list[str] = []
         self.socket = self.node.at(docker_api.DEFAULT_SOCKET)
-        self.record = self.node.load_record(RECORD)
+        self.settings = Settings(edit, "docker")
+        self.record = self.settings.record
         self.engine = self.read_engine()
         self.serving, self.others = self.running_containers()
 
@@ -71,7 +57,6 @@ class Setup:
         return Engine(
             unit=shown.get("LoadState") == "loaded",
             active=shown.get("ActiveState") in ("active", "activating", "reloading"),
-            enabled=shown.get("UnitFileState", "").startswith("enabled"),
             pid=pid,
             invocation=shown.get("InvocationID", ""),
             flags=tuple(filter(None, words[1:])),
@@ -96,7 +81,7 @@ class Setup:
         vendor = self.output("dpkg-query", "--show", "--showformat=${db:Status-Abbrev}", "docker-ce").startswith("ii")
         return engines.choose_packages(self.engine, ubuntu, vendor, self.params["compose_minimum"], self.params["packages"])
 
-    def check_before(self, memlock: int | None) -> None:
+    def check_before(self) -> None:
         """Refuse what cannot work, before anything is changed."""
         engine = self.engine
         if engine.version is not None and not engine.unit:
@@ -104,8 +89,6 @@ class Setup:
                 f"A Docker Engine {engine.version} answers without a docker.service in systemd, such as Podman's or that of a snap. Remove it, then run again: "
                 "the role installs a package that has the unit."
             )
-        if memlock is not None:
-            check_attainable(memlock)
         for path in (DROP_IN, LIMITS):
             self.edit.require_own(path)
 
@@ -122,11 +105,6 @@ class Setup:
             raise DockerError(
                 f"dockerd refuses the merged {DAEMON_JSON} ({last}). Nothing was changed. Correct that key in the file, or that option of the unit."
             )
-
-    def disabled_cdi_units(self) -> list[str]:
-        """Return the units of the CDI refresh that are installed and disabled."""
-        rows = [line.split() for line in self.output("systemctl", "list-unit-files", "--no-legend", *engines.CDI_UNITS).splitlines()]
-        return [row[0] for row in rows if self.params["cdi_refresh"] and row[1:2] == ["disabled"]]
 
     def merged(self, memlock: int | None) -> engines.Merge:
         """Return the merged daemon.json."""
@@ -171,7 +149,7 @@ class Setup:
     def present(self) -> dict[str, Any]:
         """Apply all settings."""
         memlock = engines.parse_limit(self.params["memlock"], "docker_memlock")
-        self.check_before(memlock)
+        self.check_before()
         packages, engine = self.missing_packages(), self.engine
         if packages and not self.edit.check_mode:
             if self.params["installed"]:
@@ -183,32 +161,26 @@ class Setup:
         if merged.text not in (None, before) and not self.edit.check_mode:
             self.validate(str(merged.text))
         pending, restart = self.decide(merged.text != before or files[DROP_IN] != self.node.read(DROP_IN))
-        cdi = self.disabled_cdi_units()
-        record = {
-            "daemon": merged.record,
-            "enabled_before": self.record.get("enabled_before", engine.enabled or bool(self.params["installed"])),
-            "cdi": sorted({*self.record.get("cdi", []), *cdi}),
-            "installed": sorted({*self.record.get("installed", []), *self.params["installed"]}),
-            "pending": {"invocation": engine.invocation} if pending else {},
-        }
-        self.edit.save_record(RECORD, record)
+        self.settings.save(
+            daemon=merged.record,
+            installed=sorted({*self.record.get("installed", []), *self.params["installed"]}),
+            pending={"invocation": engine.invocation} if pending else {},
+        )
         self.write_daemon_json(merged)
         for path, text in files.items():
             self.edit.write(path, text, f"memlock in {path}")
-        for unit in cdi:  # without a daemon-reload, which takes the GPU from running containers
-            self.edit.step(f"{unit} enabled", "systemctl", "enable", "--no-reload", unit)
-            self.edit.command("systemctl", "start", unit)
-        if not engine.enabled and not packages:
-            self.edit.step(f"{UNIT} enabled", "systemctl", "enable", "--no-reload", UNIT)
         if restart.now or not engine.active:
             self.start("restart" if restart.now else "start")
             pending = False
+        if not packages:
+            self.settings.set_units(dict.fromkeys((UNIT, *(engines.CDI_UNITS if self.params["cdi_refresh"] else ())), ENABLED))
         if not self.edit.check_mode or not (self.edit.changes.messages or packages):
             self.engine = self.read_engine()
             problems = engines.check_live(self.engine, memlock, self.params["compose_minimum"], pending)
             if problems:
                 raise DockerError(" ".join(problems))
-        self.edit.save_record(RECORD, record if pending else {**record, "pending": {}})
+        if not pending:
+            self.settings.save(pending=None)
         return self.result(restart, packages)
 
     def absent(self) -> dict[str, Any]:
@@ -228,14 +200,12 @@ class Setup:
         self.edit.remove_empty_folder(os.path.dirname(DROP_IN))
         if pending and self.serving:
             self.left.append(f"{', '.join(self.serving)} serves and goes on; the daemon has its settings of before from its next start on")
-        units = [*self.record.get("cdi", []), *([UNIT] if self.record.get("enabled_before") is False and self.engine.enabled else [])]
-        for unit in units:
-            self.edit.step(f"{unit} disabled, as before", "systemctl", "disable", "--no-reload", unit)
+        self.settings.set_units({})
         if restart.now:
             self.start("restart")
         if packages:
             self.edit.step(f"{', '.join(packages)} removed", "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "remove", "--yes", "--quiet", *packages)
-        self.edit.save_record(RECORD, {"pending": {"invocation": self.engine.invocation}} if pending and not restart.now else {})
+        self.settings.save(daemon=None, installed=None, pending={"invocation": self.engine.invocation} if pending and not restart.now else None)
         return self.result(restart, [])
 
     def run(self) -> dict[str, Any]:

@@ -87,17 +87,9 @@ def machine(node: Node, smi: Sequence[str]) -> Record:
     """Return product, vendor and processor, what identifies the machine as a GB10, and a hash of its machine ID."""
     names = ("product_name", "product_version", "product_family", "sys_vendor")  # Lenovo has the model in the version and the family
     product, version, family, vendor = ((node.read(f"/sys/class/dmi/id/{name}") or "").strip("\0 \n") for name in names)
-    pci = []
-    for name in node.listdir("/sys/bus/pci/devices"):
-        base = f"/sys/bus/pci/devices/{name}"
-        pci.append(((node.read(f"{base}/vendor") or "").strip(), (node.read(f"{base}/device") or "").strip()))
-    evidence = parse.gb10_evidence(
-        (product, version, family),
-        (node.read("/proc/device-tree/model") or "") + " " + (node.read("/proc/device-tree/compatible") or ""),
-        node.read("/etc/fastos-release") or "",
-        pci,
-        smi,
-    )
+    devices = (f"/sys/bus/pci/devices/{name}" for name in node.listdir("/sys/bus/pci/devices"))
+    pci = [":".join((node.read(f"{device}/{name}") or "").strip() for name in ("vendor", "device")) for device in devices]
+    evidence = parse.gb10_evidence((product, version, family), pci, smi)
     rc, text = command(node, "uname-m.txt")
     arch = text.strip() if rc == 0 else ""
     # A virtual machine may carry a Spark's name; a GB10 is aarch64.
@@ -304,7 +296,7 @@ def gather(node: Node, capture: Capture, ssh: str | None, foreign: Sequence[Reco
             "cmdline": (node.read("/proc/cmdline") or "").strip(),
             "reboot_required": node.exists("/run/reboot-required") or node.exists("/var/run/reboot-required"),
             "reboot_packages": sorted(set((node.read("/run/reboot-required.pkgs") or "").split())),
-            "reboot_kho": "" if container else tuning.kho_pending(node),
+            "reboot_kho": "" if container else tuning.kho_pending(tuning.read_kho(node)),
         },
         "dgx": parse.dgx_release(node.read("/etc/dgx-release")),
         "driver": gpu,

@@ -21,7 +21,7 @@ Record = dict[str, Any]
 
 CX7 = "ConnectX-7"
 # PCIe host bridges of a GB10, as lspci names them (GB10 GEN5 X4 PCIe host, GB10 GEN4 X1 PCIe host).
-GB10_BRIDGES = ("0x22ce", "0x22d0")
+GB10_BRIDGES = ("0x10de:0x22ce", "0x10de:0x22d0")
 
 
 def numbers(version: str) -> tuple[int, ...]:
@@ -39,14 +39,10 @@ def begins(version: str, start: str) -> bool:
 _PRODUCTS = re.compile(r"DGX[ _-]?Spark|\bGB10\b|\bGX10\b|\bZGX Nano\b|\bThinkStation PGX\b|\bEdgeXpert|\bAI TOP ATOM\b|\bVeriton GN100\b", re.IGNORECASE)
 
 
-def gb10_evidence(products: Iterable[str], device_tree: str, fastos: str, pci: Iterable[tuple[str, str]], gpus: Sequence[str]) -> list[str]:
-    """Return what identifies a machine as a GB10; empty for other machines. `products` are product name, version and family of DMI."""
+def gb10_evidence(products: Iterable[str], pci: Iterable[str], gpus: Sequence[str]) -> list[str]:
+    """Return what identifies a machine as a GB10; empty for other machines. `products` are texts of DMI, `pci` are `vendor:device`."""
     found = [f"product name {name}" for name in products if _PRODUCTS.search(name)][:1]
-    if re.search(r"DGX[ _-]?Spark|GB10", device_tree, re.IGNORECASE):
-        found.append("device tree")
-    if re.search(r"^\s*NAME\s*=\s*\"?DGX SPARK FASTOS", fastos, re.IGNORECASE | re.MULTILINE):
-        found.append("/etc/fastos-release")
-    if any(vendor.lower() == "0x10de" and device.lower() in GB10_BRIDGES for vendor, device in pci):
+    if set(pci) & set(GB10_BRIDGES):
         found.append("GB10 PCIe host bridge")
     if any(re.search(r"\bGB10\b", name) for name in gpus):
         found.append("nvidia-smi")

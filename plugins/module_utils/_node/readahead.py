@@ -19,7 +19,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files impo
 from ansible_collections.gb10.cluster.plugins.module_utils._node import memory, page_cache_guard
 from ansible_collections.gb10.cluster.plugins.module_utils._node.settings import Settings, Wanted
 
-RULE = "/etc/udev/rules.d/61-gb10-readahead.rules"
+RULE = "/etc/udev/rules.d/61-gb10-readahead.rules"  # udev notices new files by itself
 HEADER = f"{MARKER} (role readahead). Set readahead_state: absent to remove this file."
 RESTORE_UNIT = "gb10-readahead-restore"
 GUARD_UNIT = "gb10-page-cache-guard"
@@ -153,21 +153,14 @@ class Readahead:
         wanted = Wanted({RULE: render_rule(devices, settings["classes"], int(settings["steady_kb"]))}, values)
         self.settings.check(wanted)
         self.settings.save(plan={"devices": devices, **{key: settings[key] for key in _PLAN}})
-        self.apply(wanted)
-
-    def apply(self, wanted: Wanted) -> None:
-        """Apply the rule and the live values."""
-        before = self.node.read(RULE)
         self.settings.apply(wanted)
-        if self.node.read(RULE) != before:
-            self.edit.command("udevadm", "control", "--reload")
 
     def absent(self) -> None:
         """Restore the values from before the first run."""
         self.end_load()
         self.edit.write(GUARD_RECEIPT, None, f"{GUARD_RECEIPT} removed")
         self.settings.save(plan=None)
-        self.apply(Wanted({RULE: None}, {}))
+        self.settings.apply(Wanted({RULE: None}, {}))
 
     def switch(self, phase: str, least_seconds: int) -> None:
         """Switch to the phase `load`, for this time or longer, or to `steady`, by the plan of the record."""

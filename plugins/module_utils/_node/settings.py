@@ -23,14 +23,14 @@ RATIOS = ("vm.dirty_ratio", "vm.dirty_background_ratio")
 
 
 class Unit(NamedTuple):
-    """A unit that systemd has, as it is or as it is wanted."""
+    """A unit that systemd has, as it is or as it is wanted. With `active` None it is started when it becomes enabled."""
 
     enabled: bool
-    active: bool
+    active: bool | None
     masked: bool = False
 
 
-STARTED, STOPPED, MASKED = Unit(True, True), Unit(False, False), Unit(False, False, True)
+STARTED, ENABLED, STOPPED, MASKED = Unit(True, True), Unit(True, None), Unit(False, False), Unit(False, False, True)
 
 
 class Wanted(NamedTuple):
@@ -134,6 +134,8 @@ class Settings:
                 continue
             if unit.masked and state.active and name in wanted:
                 raise HostError(f"{name} is masked, so it cannot be started. Run `systemctl unmask {name}`, then run again.")
+            if state.active is None:
+                state = Unit(True, unit.active or not unit.enabled)
             if state.masked or unit.masked:
                 state = unit._replace(masked=state.masked or name in wanted)
             if unit == state:
@@ -175,15 +177,6 @@ VARIABLES = dict.fromkeys(("kernel.panic", "kernel.panic_on_oops", "kernel.softl
 HIGHEST_FLOOR_PERCENT = 10
 
 
-def dotted(key: str) -> str:
-    """Return a key with dots: `vm/swappiness` and `-vm.swappiness` are `vm.swappiness`."""
-    key = key.strip().lstrip("-").strip()
-    slash, dot = key.find("/"), key.find(".")
-    if slash >= 0 and (dot < 0 or slash < dot):
-        return key.translate(str.maketrans("/.", "./"))
-    return key
-
-
 def variable(key: str) -> str:
     """Return the role's variable of a key."""
     return VARIABLES.get(key) or "sysctl_" + key.partition(".")[2]
@@ -206,7 +199,7 @@ def override_problem(lines: Sequence[tuple[str, str]], values: Mapping[str, str]
     last = {}
     for place, line in lines:
         name, _equals, value = line.partition("=")
-        last[dotted(name)] = (place, squeeze(value))
+        last[name.strip().lstrip("-")] = (place, squeeze(value))
     found = {key: last[key] for key, value in values.items() if key in last and last[key][1] != value}
     if not found:
         return ""
@@ -261,7 +254,7 @@ def desired_sysctls(settings: Mapping[str, object], floor: str, swap_policy: str
         if word != LEAVE:
             values[key] = word
     for key, chosen in extra.items():
-        name = dotted(str(key))
+        name = str(key)
         segments = kernel_path(name).split("/")[3:]
         if not re.fullmatch(r"(vm|kernel|net|fs)\.[\w./:-]+", name, re.ASCII) or any(part.strip(".") == "" for part in segments):
             raise HostError(f"sysctl_settings has the key {key!r}, expected a sysctl such as vm.compaction_proactiveness.")

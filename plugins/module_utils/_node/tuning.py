@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import MARKER, RECORDS, Editor, HostError, Node
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import MARKER, Editor, HostError, Node
 from ansible_collections.gb10.cluster.plugins.module_utils._node import memory, settings
 from ansible_collections.gb10.cluster.plugins.module_utils._node.settings import LEAVE, MASKED, STARTED, STOPPED, SYSCTL_HEADER, Settings, Unit, Wanted
 
@@ -19,7 +19,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._node.settings import
 
 WATCHDOG_DROP_IN = "/etc/systemd/system.conf.d/60-gb10-cluster.conf"
 WATCHDOG_DEVICE = "/sys/class/watchdog/watchdog0"
-WATCHDOG_ATTRIBUTES = ("identity", "state", "timeout", "min_timeout", "max_timeout", "nowayout")
+WATCHDOG_ATTRIBUTES = ("state", "timeout", "nowayout")
 LEAST_SECONDS, MOST_SECONDS = 10, 3600  # a node under load may not run process 1 for a few seconds
 REBOOT_SECONDS = 120  # systemd's 600 is longer than any stop of a node that answers
 PANIC_MOST_SECONDS = 600
@@ -37,29 +37,15 @@ def read_watchdog(node: Node) -> dict[str, str]:
     return {**found, "armed": out.strip()} if found or node.exists(WATCHDOG_DEVICE) else {}
 
 
-def render_watchdog(seconds: int, device: Mapping[str, str]) -> str:
-    """Return the drop-in of systemd."""
-    reboot = min(REBOOT_SECONDS, int(device.get("max_timeout") or 0) or REBOOT_SECONDS)
-    return f"{SYSCTL_HEADER}\n[Manager]\nRuntimeWatchdogSec={seconds}\nRebootWatchdogSec={reboot}\n"
-
-
 def watchdog_problem(device: Mapping[str, str], seconds: int) -> str:
-    """Return why the watchdog cannot be set; empty if it can."""
-    wanted = f"sysctl_watchdog_seconds is {seconds}"
+    """Return why the watchdog cannot be set; empty if it can. systemd uses the nearest time that the device has, which is read back."""
     if not device:
         return (
-            f"{wanted}, but this node has no watchdog device ({WATCHDOG_DEVICE} does not exist). Load its driver now and at boot "
-            f"(on a GB10: modprobe sbsa_gwdt, "
-            "and sbsa_gwdt in /etc/modules-load.d), or set the variable to leave."
+            f"sysctl_watchdog_seconds is {seconds}, but this node has no watchdog device ({WATCHDOG_DEVICE} does not exist). Load its driver now and at boot "
+            "(on a GB10: modprobe sbsa_gwdt, and sbsa_gwdt in /etc/modules-load.d), or set the variable to leave."
         )
-    name = device.get("identity") or "unknown"
-    low, high = int(device.get("min_timeout") or 0), int(device.get("max_timeout") or 0)
-    if seconds < low or 0 < high < seconds:
-        return f"{wanted}, but the watchdog device ({name}) accepts {low} to {high or MOST_SECONDS} seconds. Choose such a value, or leave."
     if device.get("nowayout") == "1":
-        return f"The watchdog device ({name}) cannot be stopped (nowayout is 1): sysctl_state: absent would reset the node. Load its driver with nowayout=0."
-    if device.get("state") == "active" and device["armed"] in ("", "0", "infinity"):
-        return f"The watchdog device ({name}) is used by another program than systemd. Stop it, such as watchdog.service, or set leave."
+        return "The watchdog device cannot be stopped (nowayout is 1): sysctl_state: absent would reset the node. Load its driver with nowayout=0."
     return ""
 
 
@@ -70,7 +56,8 @@ def watchdog_mismatch(device: Mapping[str, str], seconds: int) -> str:
         return ""
     return (
         f"The watchdog is not as {WATCHDOG_DROP_IN} sets it: systemd uses {device['armed']}, {WATCHDOG_DEVICE} is {state} with {timeout} s, "
-        f"expected {seconds} s. Look for a later drop-in (`systemd-analyze cat-config systemd/system.conf`), then read `journalctl -b _PID=1 --grep watchdog`."
+        f"expected {seconds} s. The device has another longest time, another program uses it, or a later drop-in wins: read `journalctl -b _PID=1 --grep "
+        "watchdog` and `systemd-analyze cat-config systemd/system.conf`."
     )
 
 
@@ -92,34 +79,32 @@ class Boot(NamedTuple):
     own: bool  # the role's file is there
     menu: bool | None  # GRUB's menu has kho=off; None without GRUB
     crash: str  # memory that a crash kernel holds
-    boot: str  # the number of this boot
+    since: bool  # the running kernel was started after the menu was written
     kernel: str
 
 
 def read_kho(node: Node) -> Boot:
     """Read the node."""
     menu = node.read(GRUB_MENU) if node.exists(GRUB_PROGRAM) else None
+    started = re.search(r"(?m)^btime (\d+)", node.read("/proc/stat") or "")
     return Boot(
         "kho=off" in (node.read("/proc/cmdline") or "").split(),
         MARKER in (node.read(KHO_FILE) or ""),
         None if menu is None else re.search(r"(?m)^\s*linux\b.*\skho=off\b", menu) is not None,
         (node.read("/sys/kernel/kexec_crash_size") or "0").strip(),
-        (node.read("/proc/sys/kernel/random/boot_id") or "").strip(),
+        menu is not None and started is not None and os.stat(node.at(GRUB_MENU)).st_mtime < int(started.group(1)),
         (node.read("/proc/sys/kernel/osrelease") or "").strip(),
     )
 
 
-def kho_pending(node: Node) -> str:
-    """Return what the next boot changes, as a phrase; empty if the running kernel is as the role has left the node."""
-    boot = read_kho(node)
+def kho_pending(boot: Boot) -> str:
+    """Return what the next boot changes, as a phrase; empty if the running kernel is as the files of GRUB want it."""
     if boot.own and not boot.live:
         return f"{KHO_FILE} has kho=off, and the running kernel does not"
-    if boot.live and not boot.own and not boot.menu and node.mapping(f"{RECORDS}/sysctl.json").get("kho"):
-        return f"the running kernel has kho=off, and {KHO_FILE} is removed"
-    return ""
+    return "the running kernel has kho=off, and the menu of GRUB does not" if boot.live and boot.menu is False else ""
 
 
-def _refuse(boot: Boot, record: Mapping[str, Any]) -> None:
+def _refuse(boot: Boot) -> None:
     """Refuse kho=off where it cannot work, before anything is written."""
     if boot.live:
         return
@@ -133,56 +118,32 @@ def _refuse(boot: Boot, record: Mapping[str, Any]) -> None:
             f"kho=off is not safe here: /sys/kernel/kexec_crash_size is {boot.crash}, and a crash kernel is reserved. Remove crashkernel= from the kernel "
             "command line (package kdump-tools), or set sysctl_kho_off: false."
         )
-    if boot.own and boot.menu and record.get("boot", boot.boot) != boot.boot:
+    if boot.own and boot.menu and boot.since:
         raise HostError(
             f"{KHO_FILE} and {GRUB_MENU} have kho=off, and the kernel that was started since then does not (/proc/cmdline). Find the boot loader "
             "or the entry that started it and add kho=off there, or set sysctl_kho_off: false."
         )
 
 
-def _figures(meminfo: Mapping[str, int]) -> dict[str, int]:
-    return {key: meminfo.get(key, 0) for key in ("CmaTotal", "CmaFree", "MemFree")}
+def plan_kho(boot: Boot, wanted: bool, meminfo: Mapping[str, int], busy: bool) -> dict[str, Any]:
+    """Return what the role has to do. Raises HostError. The role's file adds nothing where another one of GRUB sets kho=off.
 
-
-def _shown(figures: Mapping[str, int]) -> str:
-    return f"CmaFree {figures['CmaFree']} of CmaTotal {figures['CmaTotal']} kB, MemFree {memory.gib(figures['MemFree'])} GiB"
-
-
-def _proof(boot: Boot, record: Mapping[str, Any], meminfo: Mapping[str, int], busy: bool) -> str:
-    """Return what the running kernel shows of kho=off."""
-    problem = memory.cma_problem(meminfo, boot.kernel, "kho=off")
-    if problem:
-        return f"{problem.found}: {problem.remedy}"
-    before = f"; before: {_shown(record['before'])}" if "before" in record and record.get("boot") != boot.boot else ""
-    return f"kho=off is on the kernel command line, and KHO keeps no memory: {_shown(_figures(meminfo))}{' while the GPU is in use' if busy else ''}{before}"
-
-
-def plan_kho(boot: Boot, wanted: bool, record: Mapping[str, Any], meminfo: Mapping[str, int], busy: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what the role has to do, and the record to keep while the running kernel can have our kho=off. Raises HostError.
-
-    The role's file adds nothing where another one of GRUB sets kho=off.
-
-    :param record: what this function returned in the run before.
     :param busy: a process uses the GPU, so that MemFree does not show what an idle node has.
     """
     if wanted:
-        _refuse(boot, record)
+        _refuse(boot)
+    figures = {key: meminfo.get(key, 0) for key in ("CmaFree", "CmaTotal", "MemFree")}
+    shown = f"CmaFree {figures['CmaFree']} of CmaTotal {figures['CmaTotal']} kB, MemFree {memory.gib(figures['MemFree'])} GiB"
     done = {**NO_KHO, "write": wanted and boot.menu is not None, "remove": boot.own and not wanted, "stale": wanted and boot.own and boot.menu is False}
     if wanted and boot.live:
-        done["message"] = _proof(boot, record, meminfo, busy)
-    elif wanted:
-        done["message"] = f"kho=off is in {KHO_FILE}, and the running kernel does not have it: {_shown(_figures(meminfo))}. {REBOOT}"
-    elif boot.live and boot.menu and record and not boot.own:
-        done["message"] = f"{KHO_FILE} is removed, and {GRUB_MENU} still has kho=off. Run update-grub, or remove it from another file of GRUB"
-        return done, {}
-    elif boot.live and (boot.own or record):
-        done["message"] = f"kho=off is removed from GRUB, and the running kernel still has it. {REBOOT}"
-    done["reboot_required"] = bool(done["message"]) and boot.live != wanted
-    if not wanted:
-        return done, (dict(record) or {"boot": boot.boot}) if done["reboot_required"] else {}
-    if record and boot.own and not done["stale"]:
-        return done, dict(record)
-    return done, {"boot": boot.boot, **({} if boot.live else {"before": _figures(meminfo)})} if done["write"] else {}
+        problem = memory.cma_problem(meminfo, boot.kernel, "kho=off")
+        proof = f"kho=off is on the kernel command line, and KHO keeps no memory: {shown}{' while the GPU is in use' if busy else ''}"
+        return {**done, "message": f"{problem.found}: {problem.remedy}" if problem else proof}
+    if wanted:
+        return {**done, "reboot_required": True, "message": f"kho=off is in {KHO_FILE}, and the running kernel does not have it: {shown}. {REBOOT}"}
+    if boot.live and (boot.own or boot.menu is False):
+        return {**done, "reboot_required": True, "message": f"kho=off is removed from GRUB, and the running kernel still has it. {REBOOT}"}
+    return done
 
 
 # --- The memory policy of a node: sysctls with their floor, swap, protection against thrashing, out-of-memory daemons, watchdog, and its cost.
@@ -249,7 +210,7 @@ class MemoryPolicy:
             problem = watchdog_problem(device, int(option))
             if problem:
                 raise HostError(problem)
-            text = render_watchdog(int(option), device)
+            text = f"{SYSCTL_HEADER}\n[Manager]\nRuntimeWatchdogSec={option}\nRebootWatchdogSec={REBOOT_SECONDS}\n"
             due = text != own or bool(watchdog_mismatch(device, int(option)))
         if due and self.facts.gpu_users:
             raise HostError(RELOAD_PROBLEM)
@@ -257,12 +218,12 @@ class MemoryPolicy:
 
     def set_watchdog(self, text: str | None) -> None:
         """Have systemd read the drop-in, or its absence, and read the device back."""
-        seconds = self.params["watchdog_seconds"]
+        seconds = self.params.get("watchdog_seconds")
         self.edit.write(WATCHDOG_DROP_IN, text, f"{WATCHDOG_DROP_IN} {'written' if text else 'removed'}")
         if text is None:
             self.edit.remove_empty_folder(os.path.dirname(WATCHDOG_DROP_IN))
         self.edit.step(f"systemd's watchdog: {f'{seconds} s' if text else 'as before'}", "systemctl", "daemon-reload")
-        problem = watchdog_mismatch(read_watchdog(self.node), int(seconds)) if text and not self.edit.check_mode else ""
+        problem = watchdog_mismatch(read_watchdog(self.node), int(str(seconds))) if text and not self.edit.check_mode else ""
         if problem:
             raise HostError(problem)
 
@@ -308,13 +269,10 @@ class MemoryPolicy:
         return bool(devices)
 
     def handover(self, wanted: bool) -> dict[str, Any]:
-        """Return what the role has to do for kho=off, and keep its record. Refuses what cannot work on this node."""
+        """Return what the role has to do for kho=off. Refuses what cannot work on this node."""
         if wanted:
             self.edit.require_own(KHO_FILE)
-        record = self.settings.record.get("kho", {})
-        plan, record = plan_kho(read_kho(self.node), wanted, record, self.facts.meminfo, bool(self.facts.gpu_users))
-        self.settings.save(kho=record)
-        return plan
+        return plan_kho(read_kho(self.node), wanted, self.facts.meminfo, bool(self.facts.gpu_users))
 
     def present(self) -> dict[str, Any]:
         """Apply the policy."""

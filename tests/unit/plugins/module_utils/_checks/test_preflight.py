@@ -405,6 +405,10 @@ def test_an_oem_model_without_a_driver_is_a_gb10(pair: Pair, product: str, more:
     assert pair.facts(0)["machine"]["evidence"] == [f"product name {'ThinkStation PGX' if more else product}"]
 
 
+def test_an_unknown_model_is_a_gb10_by_its_host_bridge() -> None:
+    assert parse.gb10_evidence(["Box"], ["0x10de:0x1234", "0x10de:0x22d0"], []) == ["GB10 PCIe host bridge"]
+
+
 def test_a_program_that_does_not_end_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_facts, "GRACE", 0.2)
     program = tmp_path / "nvidia-smi"

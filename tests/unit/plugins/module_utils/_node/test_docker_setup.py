@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import resource
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Editor, HostError, Node
-from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_setup
+from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_engine
 from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_api import DockerError
 from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_engine import DROP_IN, LIMITS
 from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_setup import Setup
@@ -23,11 +22,11 @@ PARAMS: dict[str, Any] = {
     "start_timeout": 1,
 }  # fmt: skip
 DAEMON_JSON = "/etc/docker/daemon.json"
-RUNNING = "LoadState=loaded\nActiveState=active\nUnitFileState=enabled\nMainPID=77\nInvocationID=i1\n"
+RUNNING = "LoadState=loaded\nActiveState=active\nMainPID=77\nInvocationID=i1\n"
 RANK = {"Id": "1", "Names": ["/rank0"], "Labels": {"gb10.cluster.group": "pair1"}}
 WEB = {"Id": "2", "Names": ["/web"], "Labels": {}}
 RESTART = "systemctl restart docker.service"
-CDI = "systemctl list-unit-files --no-legend nvidia-cdi-refresh.path"
+UNITS, ACTIVE = "systemctl list-unit-files", "systemctl is-active"
 
 
 class Machine(Tree):
@@ -46,7 +45,7 @@ class Machine(Tree):
         line = " ".join(argv)
         self.commands.append(line)
         rc, text = next((reply for start, reply in sorted(self.replies.items(), reverse=True) if line.startswith(start)), (127, ""))
-        return rc, text if rc == 0 else "", text
+        return rc, text if rc == 0 or line.startswith(ACTIVE) else "", text
 
     def docker(self, state: str = "present", check: bool = False, **params: Any) -> dict[str, Any]:
         self.commands.clear()
@@ -54,8 +53,7 @@ class Machine(Tree):
 
 
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
-    monkeypatch.setattr(docker_setup, "check_attainable", lambda _memlock: None)
+def machine(tmp_path: Path) -> Iterator[Machine]:
     (tmp_path / "var/run").mkdir(parents=True)
     with serving(tmp_path / "var/run/docker.sock") as engine:
         yield Machine(tmp_path, engine)
@@ -116,12 +114,13 @@ def test_an_engine_that_does_not_answer_is_not_restarted(machine: Machine) -> No
 
 
 def test_a_stopped_engine_is_started_enabled_and_disabled_by_undo(machine: Machine) -> None:
-    stopped = "LoadState=loaded\nActiveState=inactive\nUnitFileState=disabled\nMainPID=0\nInvocationID=\n"
+    stopped = "LoadState=loaded\nActiveState=inactive\nMainPID=0\nInvocationID=\n"
     machine.replies["systemctl show"] = (0, stopped)
-    assert {"docker.service enabled", "docker.service started"} <= set(machine.docker()["changes"])
-    machine.replies["systemctl show"] = (0, RUNNING)
+    machine.replies.update({UNITS: (0, "docker.service disabled enabled\n"), ACTIVE: (0, "active\nunknown\nunknown\n")})
+    assert machine.docker()["changes"][-2:] == ["docker.service started", "docker.service enabled and started"]
+    machine.replies.update({"systemctl show": (0, RUNNING), UNITS: (0, "docker.service enabled enabled\n"), ACTIVE: (0, "active\n")})
     machine.docker("absent")
-    assert "systemctl disable --no-reload docker.service" in machine.commands
+    assert [line for line in machine.commands if "disable " in line or "stop " in line] == ["systemctl disable --no-reload docker.service"]
 
 
 def test_missing_packages_are_reported_and_nothing_is_changed_without_them(machine: Machine) -> None:
@@ -134,10 +133,13 @@ def test_missing_packages_are_reported_and_nothing_is_changed_without_them(machi
 
 
 def test_cdi_refresh_is_enabled_and_disabled_by_undo(machine: Machine) -> None:
-    machine.replies[CDI] = (0, "nvidia-cdi-refresh.path disabled enabled\nnvidia-cdi-refresh.service enabled enabled\n")
-    assert "nvidia-cdi-refresh.path enabled" in machine.docker()["changes"]
+    path, service = docker_engine.CDI_UNITS
+    machine.replies.update({UNITS: (0, f"{path} disabled enabled\n{service} enabled enabled\n"), ACTIVE: (3, "active\ninactive\ninactive\n")})
+    assert f"{path} enabled and started" in machine.docker()["changes"]
+    assert {f"systemctl enable --no-reload {path}", f"systemctl start {path}"} <= set(machine.commands)
+    machine.replies.update({UNITS: (0, f"{path} enabled enabled\n"), ACTIVE: (0, "active\n")})
     machine.docker("absent")
-    assert [line for line in machine.commands if "disable " in line] == ["systemctl disable --no-reload nvidia-cdi-refresh.path"]
+    assert [line for line in machine.commands if "disable " in line] == [f"systemctl disable --no-reload {path}"]
 
 
 def test_a_file_that_dockerd_refuses_is_not_written(machine: Machine) -> None:
@@ -160,28 +162,6 @@ def test_refusals(machine: Machine, replies: dict[str, tuple[int, str]], message
     machine.replies.update(replies)
     with pytest.raises((DockerError, HostError), match=message):
         machine.docker()
-
-
-ATTAINABLE: dict[str, tuple[int, int, bool]] = {
-    "unlimited in a container": (-1, 8388608, False),
-    "above the container's": (8388609, 8388608, False),
-    "the container's own": (8388608, 8388608, True),
-    "host without a limit": (-1, resource.RLIM_INFINITY, True),
-}
-
-
-@pytest.mark.parametrize(("wanted", "hard", "fine"), ATTAINABLE.values(), ids=ATTAINABLE.keys())
-def test_a_limit_that_root_may_not_set_is_refused(monkeypatch: pytest.MonkeyPatch, wanted: int, hard: int, fine: bool) -> None:
-    def refuse(*_arguments: object) -> None:
-        raise ValueError("not allowed to raise maximum limit")
-
-    monkeypatch.setattr(resource, "getrlimit", lambda _what: (hard, hard))
-    monkeypatch.setattr(resource, "setrlimit", refuse)
-    if fine:
-        docker_setup.check_attainable(wanted)
-        return
-    with pytest.raises(DockerError, match=r"cannot lock more than 8388608 bytes .* Set docker_memlock: 8388608 for it in the inventory"):
-        docker_setup.check_attainable(wanted)
 
 
 def test_a_file_of_another_owner_stays(machine: Machine) -> None:

@@ -71,7 +71,7 @@ class Machine(Tree):
             return 0, f"{self.mounted}\n" if argv[-1] == "/srv" else "ext4 /dev/nvme0n1p2\n", ""
         if argv[0] == "lsblk":
             return (0, "dm-0\nnvme1n1p1\nnvme1n1\n", "") if argv[-1] == "/dev/mapper/vg-m" else (32, "", "lsblk: not a block device")
-        return (0, "", "") if argv[0] == "udevadm" else (127, "", "command not found")
+        return 127, "", "command not found"
 
     def readahead(self, check: bool = False, state: str = "present", **params: Any) -> dict[str, Any]:
         return Readahead(Editor(Node(str(self.root), self.run), check)).run(state, {**PARAMS, **params})

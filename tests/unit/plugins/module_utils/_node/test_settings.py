@@ -11,33 +11,19 @@ from ansible_collections.gb10.cluster.plugins.module_utils._node import memory, 
 TOTAL_121 = int(121.69 * memory.GIB_KB)
 BY_CLASS = {"121": 3145728, "119": 3145728}
 
-KEYS: dict[str, str] = {
-    "vm.swappiness": "vm.swappiness",
-    "vm/swappiness": "vm.swappiness",
-    "-vm.swappiness": "vm.swappiness",
-    " - vm.swappiness ": "vm.swappiness",
-    "net/ipv4/conf/enP2p1s0f0np0.5/arp_ignore": "net.ipv4.conf.enP2p1s0f0np0/5.arp_ignore",
-}
-
-
-@pytest.mark.parametrize(("written", "expected"), KEYS.items(), ids=KEYS.keys())
-def test_keys_are_written_in_two_ways(written: str, expected: str) -> None:
-    assert settings.dotted(written) == expected
-
-
 CONFIGURATION = """# /etc/sysctl.d/10-a.conf
 vm.dirty_ratio = 1
 
 # /etc/sysctl.d/99-sysctl.conf -> /etc/sysctl.conf
 # /etc/other/mine.conf
--vm/dirty_ratio=5
+-vm.dirty_ratio=5
 """
 
 
 def test_lines_that_systemd_reads_later_have_their_file_and_number() -> None:
     answers = {"systemd-analyze cat-config sysctl.d": (0, CONFIGURATION, "")}
     assert settings.later_lines(Node("/", lambda argv: answers[" ".join(argv)])) == [
-        ("/etc/sysctl.d/99-sysctl.conf line 1", "# /etc/other/mine.conf"), ("/etc/sysctl.d/99-sysctl.conf line 2", "-vm/dirty_ratio=5"),
+        ("/etc/sysctl.d/99-sysctl.conf line 1", "# /etc/other/mine.conf"), ("/etc/sysctl.d/99-sysctl.conf line 2", "-vm.dirty_ratio=5"),
     ]  # fmt: skip
 
 
@@ -45,7 +31,7 @@ OVERRIDES: dict[str, tuple[list[str], str]] = {
     "a later file wins": (["# x", "vm.dirty_ratio = 20"], "/etc/z.conf line 2 sets vm.dirty_ratio to 20"),
     "the same value": (["vm.dirty_ratio = 5"], ""),
     "a comment": (["; vm.dirty_ratio = 20", "#vm.dirty_ratio = 20", "nonsense"], ""),
-    "the last of several": (["vm.dirty_ratio = 9", "-vm/dirty_ratio=30"], "/etc/z.conf line 2 sets vm.dirty_ratio to 30"),
+    "the last of several": (["vm.dirty_ratio = 9", "-vm.dirty_ratio=30"], "/etc/z.conf line 2 sets vm.dirty_ratio to 30"),
     "the last of several is ours": (["vm.dirty_ratio = 9", "vm.dirty_ratio = 5"], ""),
 }
 
@@ -82,7 +68,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
     "a floor that starves": ({"option": str(20 * memory.GIB_KB)}, "more than 10 % of the .* Choose at most"),
     "background above": ({"values": values(dirty_background_ratio="5")}, "sysctl_dirty_background_ratio is 5"),
     "not a sysctl": ({"extra": {"min_free_kbytes": 5}}, "sysctl_settings has the key 'min_free_kbytes'"),
-    "twice": ({"extra": {"vm/dirty_ratio": 5}}, "sysctl_settings sets vm.dirty_ratio.* Use sysctl_dirty_ratio"),
+    "twice": ({"extra": {"vm.dirty_ratio": 5}}, "sysctl_settings sets vm.dirty_ratio.* Use sysctl_dirty_ratio"),
 }
 
 
