@@ -85,9 +85,8 @@ options:
         type: float
         default: 10.0
       wedge_seconds:
-        description: Seconds for which the tokens stand still before the server counts as C(frozen) or C(wedged).
+        description: Seconds for which the tokens stand still before the server counts as C(frozen) or C(wedged), 20 without this option.
         type: float
-        default: 20.0
       completion_timeout:
         description: The longest wait in seconds if the server has no other request and its tokens advance.
         type: float
@@ -407,7 +406,7 @@ def main() -> None:
         "url": {"type": "str", "default": "http://127.0.0.1:8000"},
         "request": {"type": "dict", "default": {"prompt": "Hello"}},
         "timeout": {"type": "float", "default": 10.0},
-        "wedge_seconds": {"type": "float", "default": 20.0},
+        "wedge_seconds": {"type": "float"},
         "completion_timeout": {"type": "float", "default": 120.0},
         "idle_power_w": {"type": "float"},
     }
