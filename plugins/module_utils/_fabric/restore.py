@@ -157,7 +157,8 @@ for saved in *.addr; do
     sed 's/ linkdown//; s/ dead//' "$name.route" | while read -r route; do ip -4 route append $route dev "$name"; done
   done
 done
-cat ./*.sysctl | while IFS=: read -r path value; do echo "$value" >"$path"; done
+set +x
+cat ./*.sysctl | while IFS=: read -r path value; do read -r now <"$path"; [ "$now" = "$value" ] || echo "$value" >"$path"; done
 [ -e record.json ] && sed "s/@WHEN@/$(date -u +%Y-%m-%dT%H:%M:%SZ)/g" record.json >../restored.json
 rm -rf "$1"
 """
