@@ -37,17 +37,11 @@ options:
   fabric_addresses:
     description:
       - This node's wanted fabric addresses, one per rail, with or without a prefix length.
-      - Without them and without O(fabric_cidrs), the rails are the ports that have a link or an IPv4 address, with their twins.
+      - Without them, the rails are the ports that have a link or an IPv4 address, with their twins.
         A bond or VLAN is a rail only if O(interfaces) names it or it has one of the addresses. A cage whose ports carry default routes is not a rail
         while another cage carries the fabric.
     type: list
     elements: str
-  fabric_cidrs:
-    description:
-      - The fabric networks, one per rail.
-    type: list
-    elements: str
-    default: []
   interfaces:
     description:
       - The network devices that are the rails, in order. Empty finds them.
@@ -330,7 +324,6 @@ def main() -> None:
         argument_spec={
             "root": {"type": "path", "default": "/"},
             "fabric_addresses": {"type": "list", "elements": "str"},
-            "fabric_cidrs": {"type": "list", "elements": "str", "default": []},
             "interfaces": {"type": "list", "elements": "str", "default": []},
             "mtu": {"type": "int", "default": 9000},
             "min_speed_mbps": {"type": "int", "default": 200000},
@@ -346,7 +339,7 @@ def main() -> None:
         module.fail_json(msg=f"root is {params['root']}, which is not a folder on this machine; give the folder that holds sys/ and cmd/.")
     capture = read_node(module, params["root"])
     session = params["ssh_connection"] or find_ssh_connection(capture)
-    desired = DesiredState(params["fabric_addresses"] or (), params["fabric_cidrs"], params["interfaces"], params["mtu"], params["min_speed_mbps"])
+    desired = DesiredState(params["fabric_addresses"] or (), params["interfaces"], params["mtu"], params["min_speed_mbps"])
     result = gather(capture, desired, session, foreign_config(capture))
     fatal = {each for name in params["fail_on"] for each in SHORT.get(name, (name,))}
     bad = [sentence_of(problem, result["rails"]) for problem in result["problems"] if problem["id"] in fatal]

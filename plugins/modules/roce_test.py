@@ -241,7 +241,7 @@ MEMINFO = "/proc/meminfo"
 def rails_of(module: AnsibleModule) -> list[dict[str, Any]]:
     """Return the rails; one without HCA or GID index cannot be measured and is a failure."""
     params = module.params
-    facts = gather(read_node(module), DesiredState(params["addresses"], (), params["interfaces"], 0, 0))
+    facts = gather(read_node(module), DesiredState(params["addresses"], params["interfaces"], 0, 0))
     rails: list[dict[str, Any]] = facts["rails"]
     bad = [rail["netdev"] for rail in rails if rail["hca"] is None or rail["gid_index"] is None]
     if bad or not rails:

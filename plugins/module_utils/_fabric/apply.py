@@ -33,7 +33,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils._fabric.restore impor
 SETTLE_SECONDS = 45
 GENERATORS = ("/usr/libexec/netplan/generate", "/usr/lib/netplan/generate")
 RUN_FOLDERS = ("/run/systemd/network", "/run/NetworkManager/system-connections")
-REFUSING = ("bad_input", "no_cable", "rail_unplaced", "interface_missing", "rail_is_management")  # problems of a node that gets no rails
+# problems of a node that gets no rails
+REFUSING = ("bad_input", "no_cable", "rail_unplaced", "interface_missing", "rail_is_management", "unreadable")
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class Change:
     def _facts(self) -> dict[str, Any]:
         """Return the facts of the node with the rails of the module's arguments."""
         params = self.module.params
-        desired = DesiredState(params["addresses"], (), params["interfaces"], params["mtu"], params["min_speed_mbps"], follow_link=True)
+        desired = DesiredState(params["addresses"], params["interfaces"], params["mtu"], params["min_speed_mbps"], follow_link=True)
         return gather(self.live.capture, desired, self.live.ssh_connection)
 
     def _desired(self) -> tuple[list[dict[str, Any]], list[RailConfig]]:
@@ -109,11 +110,10 @@ class Change:
         """Compare the node with the configuration; refuse what must not be changed."""
         live, node, names = self.live, self.live.node, [rail.interface for rail in rails]
         others = {name: [a.cidr for a in node.addresses(name) if a.family == "inet"] for name in node.netdevs if name not in names and name != "lo"}
-        hidden = [f"Could not read /{path} ({why}); run as root (become: true)." for path, why in live.capture.unreadable.items()]
         devices = [Device(name, port.mac, port.driver) for name in (*names, *others) for port in [node.port(name)]]
         read = netplan.read_files(live.capture.config, devices[: len(names)], devices[len(names) :])
         plan = netplan.plan(rails, read, self.module.params["foreign"], self._renderer(read))
-        refusals = netplan.overlaps(rails, others) or hidden or plan.refusals
+        refusals = netplan.overlaps(rails, others) or plan.refusals
         if refusals:
             raise RefusedError(" ".join(refusals))
         values = netplan.sysctl_values(names, self.module.params["ipv6"])

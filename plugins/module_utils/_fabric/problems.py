@@ -109,7 +109,7 @@ def _one_twin_only(fabric: Fabric) -> Iterator[Problem]:
 
 def _rail_unplaced(fabric: Fabric) -> Iterator[Problem]:
     if fabric.unplaced and fabric.node.ports:
-        shown = ", ".join(rail.address or rail.network or rail.interface or str(rail.index) for rail in fabric.unplaced)
+        shown = ", ".join(rail.address or rail.interface or str(rail.index) for rail in fabric.unplaced)
         yield Problem(
             "rail_unplaced",
             f"{len(fabric.unplaced)} configured rail(s) ({shown}) have no port; this node has {', '.join(p.netdev for p in fabric.node.ports)}.",
@@ -194,7 +194,7 @@ def _no_ipv4(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
         message = f"{port.netdev} has no IPv4 address: a second, unused cable in cage {port.cage}."
         remedy = "No action is needed, because a second cable adds no bandwidth. To use it, add its networks to gb10_fabric_cidrs and run the roce role."
     else:
-        expected = (desired.address or desired.network) if desired is not None else None
+        expected = desired.address if desired is not None else None
         have = ", ".join(address.cidr for address in port.usable_ipv4)
         shown = "; ".join(filter(None, (f"expected: {expected}" if expected else "", f"found: {have}" if have else "")))
         message = f"{port.netdev} has no fabric IPv4 address{f' ({shown})' if shown else ''}."

@@ -34,7 +34,6 @@ class DesiredState:
     """
 
     addresses: Sequence[str] = ()
-    cidrs: Sequence[str] = ()
     interfaces: Sequence[str] = ()
     mtu: int = 9000
     min_speed_mbps: int = 200000
@@ -43,12 +42,11 @@ class DesiredState:
 
 @dataclass(frozen=True)
 class DesiredRail:
-    """Desired interface, address and network of rail number `index`; each of them may be open."""
+    """Desired interface and address of rail number `index`, with its network if the prefix is known; each of them may be open."""
 
     index: int
     interface: str | None = None
     address: str | None = None
-    prefix: int | None = None
     network: str | None = None
 
 
@@ -135,26 +133,21 @@ def _management_address(node: Node, interface: str | None, server: str | None, r
 
 
 def desired_rails(desired: DesiredState) -> tuple[list[DesiredRail], list[Problem]]:
-    """Return one entry per rail, and a problem for each value that is not an IPv4 address or network. The inventory check finds them before."""
+    """Return one entry per rail, and a problem for each value that is not valid. The inventory check finds them before."""
     rails: list[DesiredRail] = []
     problems: list[Problem] = []
-    for index in range(max(len(desired.addresses), len(desired.cidrs), len(desired.interfaces))):
-        text, cidr, interface = (str(values[index]).strip() if index < len(values) else "" for values in (desired.addresses, desired.cidrs, desired.interfaces))
-        address, network = None, None
+    for index in range(max(len(desired.addresses), len(desired.interfaces))):
+        text, interface = (str(values[index]).strip() if index < len(values) else "" for values in (desired.addresses, desired.interfaces))
+        face = None
         try:
-            network = ipaddress.IPv4Network(cidr, strict=False) if cidr else None
-            if text:
-                face = ipaddress.IPv4Interface(text)
-                address, network = face.ip, face.network if "/" in text else network
-            if address is not None and network is not None and address not in network:
-                raise ValueError(f"{address} is not in {network}")
+            face = ipaddress.IPv4Interface(text) if text else None
             if interface and interface in [rail.interface for rail in rails]:
                 raise ValueError(f"{interface} is named twice")
         except ValueError as exc:
-            remedy = "Write an address like 192.168.100.10/24, a network like 192.168.100.0/24, and each interface once."
-            problems.append(Problem("bad_input", f"Rail {index} ({', '.join(filter(None, (text, cidr, interface)))}) is not valid: {exc}.", remedy))
-        prefix, net = (network.prefixlen, str(network)) if network is not None else (None, None)
-        rails.append(DesiredRail(index, interface or None, str(address) if address is not None else None, prefix, net))
+            remedy = "Write an address like 192.168.100.10/24, and each interface once."
+            problems.append(Problem("bad_input", f"Rail {index} ({text or interface}) is not valid: {exc}.", remedy))
+        network = str(face.network) if face is not None and "/" in text else None
+        rails.append(DesiredRail(index, interface or None, str(face.ip) if face is not None else None, network))
     return rails, problems
 
 
@@ -244,9 +237,6 @@ def _fabric_addresses(have: list[Address], desired: DesiredRail | None) -> list[
     """Return the addresses of a port that can be its fabric address."""
     if desired is not None and desired.address is not None:
         return [a for a in have if a.local == desired.address]
-    if desired is not None and desired.network is not None:
-        have = [a for a in have if as_address(a.local) in ipaddress.ip_network(desired.network)]
-        return [a for a in have if not a.secondary] or have
     have = [a for a in have if not is_link_local(a.local)] or have
     have = [a for a in have if not a.secondary] or have
     return [a for a in have if a.prefix < 32] or have  # a /32 is a service address, which reaches no peer
