@@ -207,13 +207,15 @@ def _cage_rank(node: Node, port: Port, placed: Sequence[Port]) -> tuple[bool, in
 def derive(node: Node, protected: Sequence[str]) -> list[Port]:
     """Return the rails of a node without a desired state: ports with a link or an address, and the twins of such ports.
 
-    A bond or a VLAN is a rail only if it is named. A cage with a port of the management path is left out if another one has real addresses.
+    A bond or a VLAN is a rail only if it is named. If a linked port has a real address, a cage without one is an unused second cable, and a cage with a port
+    of the management path leads elsewhere.
     """
     active = [p for p in node.ports if p.usable_ipv4 or (p.linked and p.master is None)]
     active = [p for p in active if p.netdev not in protected or p.card] or active
     office = {p.cage for p in node.ports if p.netdev in protected and p.cage is not None}
-    rest = [p for p in active if p.cage not in office]
-    active = rest if any(p.linked and not is_link_local(a.local) for p in rest for a in p.usable_ipv4) else active
+    real = [p for p in active if p.cage not in office and any(not is_link_local(a.local) for a in p.usable_ipv4)]
+    if any(p.linked for p in real):
+        active = [p for p in active if p.cage in {other.cage for other in real}]
     cages = {p.cage for p in active if p.cage is not None and p.linked}
     names = {p.netdev for p in active} | set(protected)
     return sorted(active + [p for p in node.ports if p.netdev not in names and p.cage in cages], key=Port.sort_key)
@@ -247,21 +249,12 @@ def _is_real(rail: Rail) -> bool:
 
 
 def counted(rails: Sequence[Rail]) -> list[Rail]:
-    """Return the rails that count for NCCL: no unused second cable, and no link-local address if another rail has a real one that works.
+    """Return the rails that count for NCCL: no link-local address if another rail has a real one that works.
 
     169.254 is configured automatically on every port, so no peer is there; and NCCL pairs HCAs by their position.
     """
-    spare = spare_cages(rails)
     real = any(r.port.linked and r.gid_index is not None and _is_real(r) for r in rails)
-    return [r for r in rails if r.port.cage not in spare and (not real or r.ipv4 is None or _is_real(r))]
-
-
-def spare_cages(rails: Sequence[Rail]) -> set[int]:
-    """Return the cages of an unused second cable: not desired, without a real IPv4 address, while a linked rail has one."""
-    if not any(r.port.linked and _is_real(r) for r in rails):
-        return set()
-    used = {r.port.cage for r in rails if r.desired is not None or _is_real(r)}
-    return {r.port.cage for r in rails if r.port.cage is not None} - used
+    return [r for r in rails if not real or r.ipv4 is None or _is_real(r)]
 
 
 # --- what is returned of rails -----------------------------------------------------------------------------------------------------

@@ -118,8 +118,7 @@ def test_gid_index_is_found_by_type_and_address(tmp_path: Path, case: str) -> No
         assert result["env"]["NCCL_IB_ADDR_FAMILY"] == "AF_INET"
         assert result["env"]["NCCL_IB_ROCE_VERSION_NUM"] == "2"
         if expected is not None:
-            assert "gid_index_differs" in ids(result)
-            assert result["env"]["NCCL_IB_HCA"] == BOTH
+            assert (result["problems"], result["env"]["NCCL_IB_HCA"]) == ([], BOTH)
 
 
 def test_rail_on_a_vlan_that_is_named_or_has_the_address(tmp_path: Path) -> None:
@@ -204,13 +203,6 @@ def test_rdma_mtu(mtu: int, rdma: int) -> None:
     assert capture.rdma_mtu(mtu) == rdma
 
 
-def test_link_local_ipv4_of_nvidias_first_playbook(tmp_path: Path) -> None:
-    addresses = {"enp1s0f0np0": ["169.254.11.5/16"], "enP2p1s0f0np0": ["169.254.200.7/16"]}
-    result = run(spark(tmp_path, addresses).write())
-    assert [r["ipv4"] for r in result["rails"]] == ["169.254.11.5", "169.254.200.7"]
-    assert ids(result) == ["link_local_only", "link_local_only", "one_subnet_for_both_rails"]
-
-
 def test_two_addresses_are_ambiguous_without_a_desired_rail(tmp_path: Path) -> None:
     addresses = {"enp1s0f0np0": ["10.100.192.1/24", "192.168.100.10/24"], "enP2p1s0f0np0": ["192.168.101.10/24"]}
     gids = {"enp1s0f0np0": v4_gids("10.100.192.1") | v4_gids("192.168.100.10", at=4)}
@@ -220,8 +212,7 @@ def test_two_addresses_are_ambiguous_without_a_desired_rail(tmp_path: Path) -> N
     assert "gid_ambiguous" in ids(result)
     decided = run(tmp_path, addresses=ADDRESSES)
     assert [(r["ipv4"], r["gid_index"]) for r in decided["rails"]] == [("192.168.100.10", 5), ("192.168.101.10", 3)]
-    assert ids(decided) == ["gid_index_differs"]
-    assert "NCCL_IB_GID_INDEX" not in decided["env"]
+    assert (ids(decided), "NCCL_IB_GID_INDEX" in decided["env"]) == ([], False)
 
 
 def test_a_secondary_address_does_not_make_it_ambiguous(tmp_path: Path) -> None:
@@ -394,13 +385,11 @@ def renamed(root: Path, names: dict[str, str]) -> Tree:
 
 # --- names ---------------------------------------------------------------------------------------------------------------------
 
-BARE = {row[0]: row[0][:-3] for row in SPARK}
 RAILS = {RAIL0: "rail0", RAIL1: "rail1", "enp1s0f1np1": "spare0", "enP2p1s0f1np1": "spare1"}
 
 
-@pytest.mark.parametrize("names", [BARE, RAILS], ids=["no npN", "udev"])
-def test_other_names(tmp_path: Path, names: dict[str, str]) -> None:
-    result = run(renamed(tmp_path, names).write())
+def test_other_names(tmp_path: Path) -> None:
+    names, result = RAILS, run(renamed(tmp_path, RAILS).write())
     assert netdevs(result) == [names[RAIL0], names[RAIL1]]
     assert [(rail["hca"], rail["cage"], rail["gid_index"]) for rail in result["rails"]] == [(HCA0, 0, 3), (HCA1, 0, 3)]
     assert result["env"]["NCCL_IB_HCA"] == f"{HCA0},{HCA1}"
@@ -427,9 +416,8 @@ def test_a_second_cable_that_nothing_uses_decides_nothing(tmp_path: Path, local:
         link(tree, name)["mtu"] = 1500
     result = run(tree.write())
     assert result["env"] == {"NCCL_IB_HCA": f"{HCA0},{HCA1}", "NCCL_IB_GID_INDEX": "5", **dict.fromkeys(SOCKETS, RAIL0)}
-    assert ids(result) == ["link_local_only"] * len(local) + ["no_ipv4"] * (2 - len(local))
-    wanted = run(tmp_path, addresses=ADDRESSES)
-    assert (netdevs(wanted), wanted["problems"], wanted["env"]) == ([RAIL0, RAIL1], [], result["env"])
+    for found in (result, run(tmp_path, addresses=ADDRESSES)):
+        assert (netdevs(found), found["problems"], found["env"]) == ([RAIL0, RAIL1], [], result["env"])
     desired = run(tmp_path, addresses=[*ADDRESSES, "192.168.102.10/24"])
     assert "NCCL_IB_GID_INDEX" not in desired["env"]
     assert "no_ipv4" in ids(desired)
