@@ -199,6 +199,7 @@ class PendingChange:
         if self.exists() and not self.confirm():
             raise RefusedError("The node restored its network after an unconfirmed change; nothing was changed. Run the roce role again.")
         shutil.rmtree(folder, ignore_errors=True)
+        files = [*files, f"{BEFORE}/moves.json", *(f"{BEFORE}/{name}.{kind}" for name in rails for kind in ("addr", "route", "sysctl", "link"))]
         self._save(folder, save_commands([live.interface(name) for name in rails], others=live.protected, files=files))
         why = f"the change was not confirmed within {self.seconds} s, so the controller did not come back"
         message = f"At @WHEN@ this node put its network back as it was before ({summary}), because {why}."
