@@ -42,12 +42,11 @@ class DesiredState:
 
 @dataclass(frozen=True)
 class DesiredRail:
-    """Desired interface and address of rail number `index`, with its network if the prefix is known; each of them may be open."""
+    """Desired interface and address of rail number `index`; each of them may be open."""
 
     index: int
     interface: str | None = None
     address: str | None = None
-    network: str | None = None
 
 
 @dataclass(frozen=True)
@@ -146,8 +145,7 @@ def desired_rails(desired: DesiredState) -> tuple[list[DesiredRail], list[Proble
         except ValueError as exc:
             remedy = "Write an address like 192.168.100.10/24, and each interface once."
             problems.append(Problem("bad_input", f"Rail {index} ({text or interface}) is not valid: {exc}.", remedy))
-        network = str(face.network) if face is not None and "/" in text else None
-        rails.append(DesiredRail(index, interface or None, str(face.ip) if face is not None else None, network))
+        rails.append(DesiredRail(index, interface or None, str(face.ip) if face is not None else None))
     return rails, problems
 
 
@@ -157,7 +155,7 @@ def is_link_local(address: str) -> bool:
 
 
 def assign(node: Node, desired: Sequence[DesiredRail], protected: Sequence[str], follow_link: bool = False) -> dict[int, Port]:
-    """Return {index of the rail: port}: the named port, the one with the address, one inside the network, then free ports of the best cage.
+    """Return {index of the rail: port}: the named port, the one with the address, then free ports of the best cage.
 
     The best cage is the one that already has a rail, else the one with more linked ports, else the lower number.
     If two ports match, the one with a link is selected: some configure both cages with the same addresses, so that either works.
@@ -182,13 +180,6 @@ def assign(node: Node, desired: Sequence[DesiredRail], protected: Sequence[str],
                 match = node.port(str(holder))
             if match is not None:
                 placed[rail.index] = match
-    for rail in desired:
-        if rail.index not in placed and rail.network is not None:
-            net = ipaddress.ip_network(rail.network)
-            devices = free(*protected, *dark) if node.ports else [node.port(name) for name in node.netdevs if name not in protected]
-            inside = [port for port in devices if any(as_address(a.local) in net for a in port.addresses)]
-            if len(inside) == 1 or (inside and node.ports):
-                placed[rail.index] = inside[0]
     for rail in desired:
         rest = [port for port in free(*protected) if port.master is None]
         if rail.index not in placed and rest:
