@@ -193,17 +193,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         monkeypatch.setattr(roce_test, "MEMINFO", str(meminfo))
         monkeypatch.setattr(roce_test, "run_command", command)
         service = {"image": "i", "environment": {"NCCL_DEBUG": "INFO"}}
-        given = {
-            "mode": "collective",
-            "service": service,
-            "env": {"NCCL_IB_HCA": "rocep1s0f0"},
-            "container": NAME,
-            "group": "pair1",
-            "directory": str(tmp_path),
-            "key": "k1",
-            **more,
-        }
-        return run_module(capsys, roce_test, **given), calls
+        given = {"mode": "collective", "env": {"NCCL_IB_HCA": "rocep1s0f0"}, "container": NAME, "group": "pair1", "directory": str(tmp_path), "key": "k1"}
+        return run_module(capsys, roce_test, **given, service=service, **more), calls
 
     return module
 
