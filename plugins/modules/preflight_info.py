@@ -34,11 +34,6 @@ options:
     type: list
     elements: str
     default: []
-  fabric_cidrs:
-    description: The fabric networks, one per rail.
-    type: list
-    elements: str
-    default: []
   ports:
     description: The TCP ports to look for.
     type: list
@@ -260,7 +255,6 @@ def main() -> None:
         argument_spec={
             "root": {"type": "path", "default": "/"},
             "fabric_addresses": {"type": "list", "elements": "str", "default": []},
-            "fabric_cidrs": {"type": "list", "elements": "str", "default": []},
             "ports": {"type": "list", "elements": "int", "default": []},
             "image": {"type": "str", "default": ""},
             "model_store": {"type": "path", "default": "/srv/models"},

@@ -37,17 +37,11 @@ options:
   fabric_addresses:
     description:
       - This node's wanted fabric addresses, one per rail, with or without a prefix length.
-      - Without them and without O(fabric_cidrs), the rails are the ports that have a link or an IPv4 address, with their twins.
-        A bond or VLAN is a rail only if O(interfaces) names it or it has one of the addresses. A cage whose ports carry default routes is not a rail
-        while another cage carries the fabric.
+      - Without them, the rails are the ports that have a link or an IPv4 address, with their twins.
+        A bond or VLAN is a rail only if O(interfaces) names it or it has one of the addresses. While a cage carries the fabric, one without an address and
+        one whose ports carry default routes are not rails.
     type: list
     elements: str
-  fabric_cidrs:
-    description:
-      - The fabric networks, one per rail.
-    type: list
-    elements: str
-    default: []
   interfaces:
     description:
       - The network devices that are the rails, in order. Empty finds them.
@@ -222,7 +216,7 @@ env:
     - This node's NCCL, GLOO and TP variables. One that cannot be decided is left out, never empty.
     - E(NCCL_IB_GID_INDEX) is there only when every rail with a link has a GID index and all are equal;
       else E(NCCL_IB_ADDR_FAMILY) and E(NCCL_IB_ROCE_VERSION_NUM) are.
-    - A rail with nothing but a link-local address does not count if another rail has a real one, nor does a second cable without addresses.
+    - A rail with nothing but a link-local address does not count if another rail has a real one.
   returned: always
   type: dict
   sample:
@@ -235,7 +229,7 @@ problems:
   description:
     - What is wrong, each with a stable C(id), the C(message), the C(remedy) and the C(interface) it belongs to.
     - "Ids: C(no_cable), C(link_down), C(speed_degraded), C(pcie_degraded), C(no_rdma), C(no_ipv4), C(link_local_only),
-      C(gid_missing), C(gid_ambiguous), C(gid_index_differs), C(mtu_small),
+      C(gid_missing), C(gid_ambiguous), C(mtu_small),
       C(one_subnet_for_both_rails), C(subnet_of_management), C(subnet_of_another), C(rails_crossed), C(ports_asymmetric),
       C(rail_unplaced), C(rail_is_management), C(interface_missing),
       C(foreign_netplan), C(bad_input), C(unreadable)."
@@ -330,7 +324,6 @@ def main() -> None:
         argument_spec={
             "root": {"type": "path", "default": "/"},
             "fabric_addresses": {"type": "list", "elements": "str"},
-            "fabric_cidrs": {"type": "list", "elements": "str", "default": []},
             "interfaces": {"type": "list", "elements": "str", "default": []},
             "mtu": {"type": "int", "default": 9000},
             "min_speed_mbps": {"type": "int", "default": 200000},
@@ -346,7 +339,7 @@ def main() -> None:
         module.fail_json(msg=f"root is {params['root']}, which is not a folder on this machine; give the folder that holds sys/ and cmd/.")
     capture = read_node(module, params["root"])
     session = params["ssh_connection"] or find_ssh_connection(capture)
-    desired = DesiredState(params["fabric_addresses"] or (), params["fabric_cidrs"], params["interfaces"], params["mtu"], params["min_speed_mbps"])
+    desired = DesiredState(params["fabric_addresses"] or (), params["interfaces"], params["mtu"], params["min_speed_mbps"])
     result = gather(capture, desired, session, foreign_config(capture))
     fatal = {each for name in params["fail_on"] for each in SHORT.get(name, (name,))}
     bad = [sentence_of(problem, result["rails"]) for problem in result["problems"] if problem["id"] in fatal]

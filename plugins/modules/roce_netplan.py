@@ -85,11 +85,6 @@ options:
     description:
       - The value of E(SSH_CONNECTION) of the session that must not be cut. Without it, it is found.
     type: str
-  min_speed_mbps:
-    description:
-      - The link speed in Mb/s below which RV(gb10.cluster.roce_info#module:problems) names a rail.
-    type: int
-    default: 200000
   gid_repair:
     description:
       - Whether to repair a GID that is missing or whose index differs between the rails, by removing and adding the rail's address.
@@ -135,8 +130,8 @@ pending:
   type: bool
   sample: false
 confirmed:
-  description: Whether a pending change was confirmed by this call.
-  returned: O(state=confirmed)
+  description: Whether this call has confirmed a pending change (O(state=confirmed)).
+  returned: success
   type: bool
   sample: true
 restored:
@@ -161,11 +156,6 @@ shown:
   type: list
   elements: str
   sample: []
-rails:
-  description: The rails as M(gb10.cluster.roce_info) returns them, read before the change.
-  returned: O(state=present)
-  type: list
-  elements: dict
 """
 
 import os
@@ -183,7 +173,6 @@ FIREWALL = "/etc/systemd/system/gb10-firewall.service"
 
 def exit_in_container(module: AnsibleModule, container: str) -> None:
     """Report that nothing is managed."""
-    by_state: dict[str, dict[str, Any]] = {"present": {"rails": []}, "confirmed": {"confirmed": False}}
     module.exit_json(
         changed=False,
         managed=False,
@@ -191,12 +180,12 @@ def exit_in_container(module: AnsibleModule, container: str) -> None:
         restored=None,
         actions=[],
         firewall=os.path.exists(FIREWALL),
+        confirmed=False,
         shown=[f"This is a container ({container}): its rails belong to the host, so nothing is written here."],
-        **by_state.get(module.params["state"], {}),
     )
 
 
-def confirm(module: AnsibleModule, change: Change, restored: dict[str, Any] | None) -> dict[str, Any]:
+def confirm(module: AnsibleModule, change: Change, restored: dict[str, Any] | None) -> bool:
     """Keep a pending change; fail if the node has restored its network or the change never began."""
     done = change.pending.confirm()
     restored = restored or change.pending.restored()
@@ -207,7 +196,7 @@ def confirm(module: AnsibleModule, change: Change, restored: dict[str, Any] | No
             msg="No change waits for its confirmation on this node: the connection was lost before the change began, so the network is unchanged. "
             "Run the roce role again."
         )
-    return {"confirmed": done}
+    return done
 
 
 def main() -> None:
@@ -223,7 +212,6 @@ def main() -> None:
             "ipv6": {"type": "bool", "default": False},
             "confirm_seconds": {"type": "int", "default": 120},
             "ssh_connection": {"type": "str"},
-            "min_speed_mbps": {"type": "int", "default": 200000},
             "gid_repair": {"type": "bool", "default": True},
         },
         supports_check_mode=True,
@@ -233,18 +221,16 @@ def main() -> None:
         exit_in_container(module, container)
     if os.geteuid() != 0:
         module.fail_json(msg="roce_netplan reads and writes files of root; set become: true.")
-    change = Change(module)
-    restored = change.pending.restored()
-    result: dict[str, Any] = {}
-    if module.params["state"] == "confirmed":
-        result = confirm(module, change, restored)
-        restored = None
+    change, state = Change(module), module.params["state"]
+    restored, confirmed = change.pending.restored(), False
+    if state == "confirmed":
+        confirmed, restored = confirm(module, change, restored), None
     elif restored is not None:
         module.warn(restored["message"])
     try:
-        if module.params["state"] == "present":
-            result = {"rails": change.present()}
-        elif module.params["state"] == "absent":
+        if state == "present":
+            change.present()
+        elif state == "absent":
             change.absent()
     except RefusedError as exc:
         module.fail_json(msg=str(exc), restored=restored, pending=change.pending.exists(), managed=True)
@@ -253,11 +239,11 @@ def main() -> None:
         diff=change.changes.diff,
         managed=True,
         pending=change.pending.exists(),
+        confirmed=confirmed,
         restored=restored,
         actions=change.changes.messages,
         firewall=os.path.exists(FIREWALL),
         shown=change.notes,
-        **result,
     )
 
 

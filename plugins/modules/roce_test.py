@@ -221,9 +221,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils._fabric.bandwidth imp
     CLASSES,
     Thresholds,
     bandwidth_key,
-    bandwidth_reason,
     classify,
-    parse_bandwidth,
+    result_of,
 )
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import read_node
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.problems import gather
@@ -241,7 +240,7 @@ MEMINFO = "/proc/meminfo"
 def rails_of(module: AnsibleModule) -> list[dict[str, Any]]:
     """Return the rails; one without HCA or GID index cannot be measured and is a failure."""
     params = module.params
-    facts = gather(read_node(module), DesiredState(params["addresses"], (), params["interfaces"], 0, 0))
+    facts = gather(read_node(module), DesiredState(params["addresses"], params["interfaces"], 0, 0))
     rails: list[dict[str, Any]] = facts["rails"]
     bad = [rail["netdev"] for rail in rails if rail["hca"] is None or rail["gid_index"] is None]
     if bad or not rails:
@@ -301,9 +300,9 @@ def measure(module: AnsibleModule, tool: str, rails: list[dict[str, Any]]) -> li
         done = list(pool.map(lambda argv: run_command(argv, params["seconds"] + 30.0), lines))
     found = []
     for rail, server, (rc, out, err) in zip(rails, servers, done):
-        rate = parse_bandwidth(out + err)
+        rate, reason = result_of(out + err, rc)
         shown = {key: rail[key] for key in ("netdev", "hca", "ipv4", "gid_index")}
-        found.append({**shown, "server": server, "gbps": rate, "reason": None if rate is not None else bandwidth_reason(out + err, rc)})
+        found.append({**shown, "server": server, "gbps": rate, "reason": reason})
     return found
 
 

@@ -46,7 +46,7 @@ def reading(group: Group) -> dict[str, Any]:
     release = _release(group)
     model, drafter, image = (str(release.get(key) or "") for key in ("model", "drafter", "reference"))
     wanted = {
-        "fabric_addresses": (release.get("fabric") or {}).get("addresses") or [], "fabric_cidrs": [], "ports": list(_ports(release)), "image": image,
+        "fabric_addresses": (release.get("fabric") or {}).get("addresses") or [], "ports": list(_ports(release)), "image": image,
         "model_store": model, "model_path": model, "drafter_path": drafter, "docker_socket": group.docker_socket,
     }  # fmt: skip
     machine = facts.node_at("/", _find)

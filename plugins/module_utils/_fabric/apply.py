@@ -33,7 +33,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils._fabric.restore impor
 SETTLE_SECONDS = 45
 GENERATORS = ("/usr/libexec/netplan/generate", "/usr/lib/netplan/generate")
 RUN_FOLDERS = ("/run/systemd/network", "/run/NetworkManager/system-connections")
-REFUSING = ("bad_input", "no_cable", "rail_unplaced", "interface_missing", "rail_is_management")  # problems of a node that gets no rails
+# problems of a node that gets no rails
+REFUSING = ("bad_input", "no_cable", "rail_unplaced", "interface_missing", "rail_is_management", "unreadable")
 
 
 @dataclass(frozen=True)
@@ -70,11 +71,10 @@ class Change:
 
     # present
 
-    def present(self) -> list[dict[str, Any]]:
-        """Configure the rails; return the rails as roce_info returns them, read before the change."""
+    def present(self) -> None:
+        """Configure the rails."""
         self.live.read()
-        found, rails = self._desired()
-        work = self._work(rails)
+        work = self._work(self._desired())
         self._report(work)
         if self.changes.messages:
             generated = self._generate(work.names, work.plan.text, work.plan.moves) if work.netplan_changes else {}
@@ -84,16 +84,15 @@ class Change:
                 self._apply(work, generated)
         if self.module.params["gid_repair"] and not (self.module.check_mode and self.changes.messages):
             self._repair_gids()
-        return found
 
     def _facts(self) -> dict[str, Any]:
         """Return the facts of the node with the rails of the module's arguments."""
         params = self.module.params
-        desired = DesiredState(params["addresses"], (), params["interfaces"], params["mtu"], params["min_speed_mbps"], follow_link=True)
+        desired = DesiredState(params["addresses"], params["interfaces"], params["mtu"], 0, follow_link=True)
         return gather(self.live.capture, desired, self.live.ssh_connection)
 
-    def _desired(self) -> tuple[list[dict[str, Any]], list[RailConfig]]:
-        """Return the rails of the facts and the configuration of each, or refuse."""
+    def _desired(self) -> list[RailConfig]:
+        """Return the configuration of each rail, or refuse."""
         addresses, facts = self.module.params["addresses"], self._facts()
         if not addresses:
             raise RefusedError("This node has no fabric address; set gb10_fabric_cidrs (one network per rail) in the inventory.")
@@ -103,17 +102,16 @@ class Change:
             why = f"The address {bare[0]} has no prefix length; write it like {bare[0]}/24." if bare else "The node has no port for each rail."
             raise RefusedError(" ".join(bad) or why)
         faces = [ipaddress.ip_interface(text).with_prefixlen for text in addresses]
-        return facts["rails"], [RailConfig(rail["netdev"], faces[rail["index"]], self.module.params["mtu"]) for rail in facts["rails"]]
+        return [RailConfig(rail["netdev"], faces[rail["index"]], self.module.params["mtu"]) for rail in facts["rails"]]
 
     def _work(self, rails: list[RailConfig]) -> Work:
         """Compare the node with the configuration; refuse what must not be changed."""
         live, node, names = self.live, self.live.node, [rail.interface for rail in rails]
         others = {name: [a.cidr for a in node.addresses(name) if a.family == "inet"] for name in node.netdevs if name not in names and name != "lo"}
-        hidden = [f"Could not read /{path} ({why}); run as root (become: true)." for path, why in live.capture.unreadable.items()]
         devices = [Device(name, port.mac, port.driver) for name in (*names, *others) for port in [node.port(name)]]
         read = netplan.read_files(live.capture.config, devices[: len(names)], devices[len(names) :])
         plan = netplan.plan(rails, read, self.module.params["foreign"], self._renderer(read))
-        refusals = netplan.overlaps(rails, others) or hidden or plan.refusals
+        refusals = netplan.overlaps(rails, others) or plan.refusals
         if refusals:
             raise RefusedError(" ".join(refusals))
         values = netplan.sysctl_values(names, self.module.params["ipv6"])

@@ -20,6 +20,7 @@ _ROW = re.compile(r"^\s*\d+\s+(?P<count>\d+)\s+(?P<peak>[\d.]+)\s+(?P<average>[\
 # perftest derives its rates from the processor's cycle counter. Where that runs unevenly it prints this, in the middle of any line, and prints 0.
 _NO_CLOCK = re.compile(r"Correlation coefficient r\^2: [\d.]+ < [\d.]+")
 NO_CLOCK = "its messages arrive, but perftest could not measure their rate: the processor's clock ran too unevenly"
+_COMPLAINT = re.compile(r"fail|error|couldn't|unable|cannot|not found|refused|timed? ?out", re.I)
 _UNITS = {"Gb/sec": 1.0, "MB/sec": 8 * 2**20 / 1e9, "MiB/sec": 8 * 2**20 / 1e9}
 
 CLASSES = ("healthy", "one_rail", "hotplug_13g", "tcp_only", "unknown")
@@ -43,38 +44,25 @@ class Verdict:
     remedy: str
 
 
-def parse_bandwidth(text: str) -> float | None:
-    """Return the average rate of the last result row, None if there is none (a wrong GID index prints the header and exits 0) or it is 0."""
-    text = _NO_CLOCK.sub("", text)
+def result_of(text: str, rc: int) -> tuple[float | None, str | None]:
+    """Return the average rate of the last result row, or why there is none, in the tool's own words where it has some.
+
+    A wrong GID index prints the header and exits 0. The reason is ``NO_CLOCK`` where only the measuring failed.
+    """
+    uneven, text = _NO_CLOCK.search(text), _NO_CLOCK.sub("", text)
     header = _HEADER.search(text)
-    if header is None:
-        return None
-    rows = list(_ROW.finditer(text, header.end()))
-    unit = _UNITS.get(header.group("unit"))
-    if not rows or unit is None:
-        return None
-    return round(float(rows[-1].group("average")) * unit, 3) or None
-
-
-def bandwidth_reason(text: str, rc: int) -> str:
-    """Return why a run gave no rate, in its own words where it has some; ``NO_CLOCK`` where only the measuring failed."""
-    clock = _NO_CLOCK.search(text)
-    text = _NO_CLOCK.sub("", text)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    complaints = [line for line in lines if re.search(r"fail|error|couldn't|unable|cannot|not found|refused|timed? ?out", line, re.I)]
+    row = ([None, *_ROW.finditer(text, header.end())] if header else [None])[-1]
+    rate = round(float(row["average"]) * _UNITS.get(header["unit"], 0.0), 3) if header and row else 0.0
+    if rate:
+        return rate, None
+    complaints = [line.strip() for line in text.splitlines() if _COMPLAINT.search(line)]
     if complaints:
-        return complaints[-1]
+        return None, complaints[-1]
     if rc == 124:
-        return "it did not end in time"
-    header = _HEADER.search(text)
-    row = _ROW.search(text, header.end()) if header is not None else None
-    if row is not None:
-        if clock is not None and int(row.group("count")) > 0:
-            return NO_CLOCK
-        return "it finished no message in the time of the test"
-    if header is not None:
-        return "it printed the header and no result row, as with a wrong GID index"
-    return f"it ended with rc {rc} and no result"
+        return None, "it did not end in time"
+    if row:
+        return None, NO_CLOCK if uneven and int(row["count"]) > 0 else "it finished no message in the time of the test"
+    return None, "it printed the header and no result row, as with a wrong GID index" if header else f"it ended with rc {rc} and no result"
 
 
 def classify(rates: Sequence[float | None], thresholds: Thresholds, reasons: Sequence[str | None] = ()) -> Verdict:

@@ -12,6 +12,7 @@ From sysfs to the NCCL variables: `gids_of` reads a GID table, rails.py (`resolv
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import json
 import os
@@ -37,7 +38,7 @@ CONFIG = (
 
 
 class Capture:
-    """The state of a node: its network configuration and the output of commands as they are now; other files are read when they are asked for.
+    """The state of a node: its network configuration and the output of commands; other files are read when they are first asked for, and kept.
 
     `config`: {path without leading slash: text}, `unreadable`: {path: reason} of those that could not be read. A link that leads out of the root is not
     followed.
@@ -48,6 +49,7 @@ class Capture:
         self.commands = dict(commands or {})
         self.config: dict[str, str] = {}
         self.unreadable: dict[str, str] = {}
+        self._texts: dict[str, str | None] = {}
         for path in self.find("cmd/*") if root != "/" else ():
             self.commands[re.sub(r"\.(?:json|txt|out)$", "", path[len("cmd/") :])] = self.text(path) or ""
         for path in [path for pattern in CONFIG for path in self.find(pattern)]:
@@ -60,10 +62,12 @@ class Capture:
 
     def text(self, path: str) -> str | None:
         """Return the stripped text of a file, None if it is missing, empty or unreadable: a virtual device has no phys_port_name."""
-        try:
-            return self._read(path).strip("\x00 \t\r\n") or None
-        except OSError:
-            return None
+        if path not in self._texts:
+            try:
+                self._texts[path] = self._read(path).strip("\x00 \t\r\n") or None
+            except OSError:
+                self._texts[path] = None
+        return self._texts[path]
 
     def find(self, pattern: str) -> list[str]:
         """Return the relative paths that match a pattern, sorted."""
@@ -75,8 +79,8 @@ class Capture:
 
     def _read(self, path: str) -> str:
         """Return the text of a file. Bytes that are not UTF-8 are replaced. Raises OSError."""
-        real = os.path.realpath(os.path.join(self.root, path))
-        if os.path.commonpath([real, self.root]) != self.root:
+        real = os.path.join(self.root, path)
+        if self.root != "/" and os.path.commonpath([os.path.realpath(real), self.root]) != self.root:
             raise FileNotFoundError(path)
         if not os.path.isfile(real) and os.path.exists(real):
             raise OSError(0, "not a regular file")  # opening a pipe would block
@@ -243,6 +247,7 @@ class Port:
         return (cage, 0xFFFF if self.segment is None else self.segment, self.pci or "", self.netdev)
 
 
+@functools.lru_cache(maxsize=8)  # a table has up to 1024 entries
 def gids_of(capture: Capture, hca: str) -> tuple[Gid, ...]:
     """Return the used entries of a GID table in the order of their index. The kernel writes the type as `RoCE v2` or `IB/RoCE v1`.
 

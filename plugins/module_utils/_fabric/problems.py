@@ -39,7 +39,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import 
     port_row,
     rail_row,
     resolve,
-    spare_cages,
 )
 
 PCIE_FILES = ("current_link_width", "max_link_width", "current_link_speed", "max_link_speed")
@@ -109,7 +108,7 @@ def _one_twin_only(fabric: Fabric) -> Iterator[Problem]:
 
 def _rail_unplaced(fabric: Fabric) -> Iterator[Problem]:
     if fabric.unplaced and fabric.node.ports:
-        shown = ", ".join(rail.address or rail.network or rail.interface or str(rail.index) for rail in fabric.unplaced)
+        shown = ", ".join(rail.address or rail.interface or str(rail.index) for rail in fabric.unplaced)
         yield Problem(
             "rail_unplaced",
             f"{len(fabric.unplaced)} configured rail(s) ({shown}) have no port; this node has {', '.join(p.netdev for p in fabric.node.ports)}.",
@@ -186,20 +185,15 @@ def _speed_degraded(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
         )
 
 
-def _no_ipv4(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
-    port, desired = rail.port, rail.desired
-    if rail.ipv4 is not None:
-        return
-    if port.cage in spare_cages(fabric.rails):
-        message = f"{port.netdev} has no IPv4 address: a second, unused cable in cage {port.cage}."
-        remedy = "No action is needed, because a second cable adds no bandwidth. To use it, add its networks to gb10_fabric_cidrs and run the roce role."
-    else:
-        expected = (desired.address or desired.network) if desired is not None else None
-        have = ", ".join(address.cidr for address in port.usable_ipv4)
-        shown = "; ".join(filter(None, (f"expected: {expected}" if expected else "", f"found: {have}" if have else "")))
-        message = f"{port.netdev} has no fabric IPv4 address{f' ({shown})' if shown else ''}."
-        remedy = "Run the roce role, which configures it: `ansible-playbook site.yml --tags roce`."
-    yield Problem("no_ipv4", message, remedy)
+def _no_ipv4(_fabric: Fabric, rail: Rail) -> Iterator[Problem]:
+    if rail.ipv4 is None:
+        have = ", ".join(address.cidr for address in rail.port.usable_ipv4)
+        shown = "; ".join([*([f"expected: {rail.desired.address}"] if rail.desired and rail.desired.address else []), *([f"found: {have}"] if have else [])])
+        yield Problem(
+            "no_ipv4",
+            f"{rail.port.netdev} has no fabric IPv4 address{f' ({shown})' if shown else ''}.",
+            "Run the roce role, which configures it: `ansible-playbook site.yml --tags roce`.",
+        )
 
 
 def _link_local_only(_fabric: Fabric, rail: Rail) -> Iterator[Problem]:
@@ -211,9 +205,9 @@ def _link_local_only(_fabric: Fabric, rail: Rail) -> Iterator[Problem]:
         )
 
 
-def _no_gid(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
+def _no_gid(_fabric: Fabric, rail: Rail) -> Iterator[Problem]:
     port, name = rail.port, rail.port.netdev
-    if port.hca is None or rail.ipv4 is None or rail.gid_index is not None or port.cage in spare_cages(fabric.rails):
+    if port.hca is None or rail.ipv4 is None or rail.gid_index is not None:
         return
     if len(rail.candidates) > 1:
         message = f"{name} has several fabric addresses ({', '.join(rail.candidates)}), so the GID of {port.hca} is ambiguous."
@@ -270,17 +264,6 @@ def _one_subnet(fabric: Fabric) -> Iterator[Problem]:
         how = "have the same address" if len({rail.ipv4 for rail in shared}) == 1 else "are in one subnet"
         message = f"{', '.join(shown[:-1])} and {shown[-1]} {how}, so the kernel sends everything over one of them."
         yield Problem("one_subnet_for_both_rails", message, ONE_NETWORK_EACH)
-
-
-def _gid_index_differs(fabric: Fabric) -> Iterator[Problem]:
-    resolved = [rail for rail in counted(fabric.rails) if rail.port.linked and rail.gid_index is not None]
-    if len({rail.gid_index for rail in resolved}) > 1:
-        shown = ", ".join(f"{r.port.hca}={r.gid_index}" for r in resolved)
-        yield Problem(
-            "gid_index_differs",
-            f"The GID indices of the rails differ ({shown}), so one NCCL_IB_GID_INDEX does not fit all.",
-            "No action is needed: NCCL_IB_ADDR_FAMILY and NCCL_IB_ROCE_VERSION_NUM select the GIDs instead; roce_gid_repair makes them equal.",
-        )
 
 
 def _twin_without_link(fabric: Fabric) -> Iterator[Problem]:
@@ -389,7 +372,6 @@ _RAIL = (_no_rdma, _link_down, _speed_degraded, _no_ipv4, _link_local_only, _no_
 _COUNTED_RAIL = (_pcie_degraded, _mtu_small)  # only of rails that count for NCCL
 _JOINT = (
     _one_subnet,
-    _gid_index_differs,
     _rails_crossed,
     _rail_is_management,
     _subnet_of_another,

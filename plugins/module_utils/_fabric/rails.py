@@ -34,7 +34,6 @@ class DesiredState:
     """
 
     addresses: Sequence[str] = ()
-    cidrs: Sequence[str] = ()
     interfaces: Sequence[str] = ()
     mtu: int = 9000
     min_speed_mbps: int = 200000
@@ -43,13 +42,11 @@ class DesiredState:
 
 @dataclass(frozen=True)
 class DesiredRail:
-    """Desired interface, address and network of rail number `index`; each of them may be open."""
+    """Desired interface and address of rail number `index`; each of them may be open."""
 
     index: int
     interface: str | None = None
     address: str | None = None
-    prefix: int | None = None
-    network: str | None = None
 
 
 @dataclass(frozen=True)
@@ -135,26 +132,20 @@ def _management_address(node: Node, interface: str | None, server: str | None, r
 
 
 def desired_rails(desired: DesiredState) -> tuple[list[DesiredRail], list[Problem]]:
-    """Return one entry per rail, and a problem for each value that is not an IPv4 address or network. The inventory check finds them before."""
+    """Return one entry per rail, and a problem for each value that is not valid. The inventory check finds them before."""
     rails: list[DesiredRail] = []
     problems: list[Problem] = []
-    for index in range(max(len(desired.addresses), len(desired.cidrs), len(desired.interfaces))):
-        text, cidr, interface = (str(values[index]).strip() if index < len(values) else "" for values in (desired.addresses, desired.cidrs, desired.interfaces))
-        address, network = None, None
+    for index in range(max(len(desired.addresses), len(desired.interfaces))):
+        text, interface = (str(values[index]).strip() if index < len(values) else "" for values in (desired.addresses, desired.interfaces))
+        face = None
         try:
-            network = ipaddress.IPv4Network(cidr, strict=False) if cidr else None
-            if text:
-                face = ipaddress.IPv4Interface(text)
-                address, network = face.ip, face.network if "/" in text else network
-            if address is not None and network is not None and address not in network:
-                raise ValueError(f"{address} is not in {network}")
+            face = ipaddress.IPv4Interface(text) if text else None
             if interface and interface in [rail.interface for rail in rails]:
                 raise ValueError(f"{interface} is named twice")
         except ValueError as exc:
-            remedy = "Write an address like 192.168.100.10/24, a network like 192.168.100.0/24, and each interface once."
-            problems.append(Problem("bad_input", f"Rail {index} ({', '.join(filter(None, (text, cidr, interface)))}) is not valid: {exc}.", remedy))
-        prefix, net = (network.prefixlen, str(network)) if network is not None else (None, None)
-        rails.append(DesiredRail(index, interface or None, str(address) if address is not None else None, prefix, net))
+            remedy = "Write an address like 192.168.100.10/24, and each interface once."
+            problems.append(Problem("bad_input", f"Rail {index} ({text or interface}) is not valid: {exc}.", remedy))
+        rails.append(DesiredRail(index, interface or None, str(face.ip) if face is not None else None))
     return rails, problems
 
 
@@ -164,7 +155,7 @@ def is_link_local(address: str) -> bool:
 
 
 def assign(node: Node, desired: Sequence[DesiredRail], protected: Sequence[str], follow_link: bool = False) -> dict[int, Port]:
-    """Return {index of the rail: port}: the named port, the one with the address, one inside the network, then free ports of the best cage.
+    """Return {index of the rail: port}: the named port, the one with the address, then free ports of the best cage.
 
     The best cage is the one that already has a rail, else the one with more linked ports, else the lower number.
     If two ports match, the one with a link is selected: some configure both cages with the same addresses, so that either works.
@@ -190,13 +181,6 @@ def assign(node: Node, desired: Sequence[DesiredRail], protected: Sequence[str],
             if match is not None:
                 placed[rail.index] = match
     for rail in desired:
-        if rail.index not in placed and rail.network is not None:
-            net = ipaddress.ip_network(rail.network)
-            devices = free(*protected, *dark) if node.ports else [node.port(name) for name in node.netdevs if name not in protected]
-            inside = [port for port in devices if any(as_address(a.local) in net for a in port.addresses)]
-            if len(inside) == 1 or (inside and node.ports):
-                placed[rail.index] = inside[0]
-    for rail in desired:
         rest = [port for port in free(*protected) if port.master is None]
         if rail.index not in placed and rest:
             placed[rail.index] = min(rest, key=lambda port: _cage_rank(node, port, list(placed.values())))
@@ -214,13 +198,15 @@ def _cage_rank(node: Node, port: Port, placed: Sequence[Port]) -> tuple[bool, in
 def derive(node: Node, protected: Sequence[str]) -> list[Port]:
     """Return the rails of a node without a desired state: ports with a link or an address, and the twins of such ports.
 
-    A bond or a VLAN is a rail only if it is named. A cage with a port of the management path is left out if another one has real addresses.
+    A bond or a VLAN is a rail only if it is named. If a linked port has a real address, a cage without one is an unused second cable, and a cage with a port
+    of the management path leads elsewhere.
     """
     active = [p for p in node.ports if p.usable_ipv4 or (p.linked and p.master is None)]
     active = [p for p in active if p.netdev not in protected or p.card] or active
     office = {p.cage for p in node.ports if p.netdev in protected and p.cage is not None}
-    rest = [p for p in active if p.cage not in office]
-    active = rest if any(p.linked and not is_link_local(a.local) for p in rest for a in p.usable_ipv4) else active
+    real = [p for p in active if p.cage not in office and any(not is_link_local(a.local) for a in p.usable_ipv4)]
+    if any(p.linked for p in real):
+        active = [p for p in active if p.cage in {other.cage for other in real}]
     cages = {p.cage for p in active if p.cage is not None and p.linked}
     names = {p.netdev for p in active} | set(protected)
     return sorted(active + [p for p in node.ports if p.netdev not in names and p.cage in cages], key=Port.sort_key)
@@ -244,9 +230,6 @@ def _fabric_addresses(have: list[Address], desired: DesiredRail | None) -> list[
     """Return the addresses of a port that can be its fabric address."""
     if desired is not None and desired.address is not None:
         return [a for a in have if a.local == desired.address]
-    if desired is not None and desired.network is not None:
-        have = [a for a in have if as_address(a.local) in ipaddress.ip_network(desired.network)]
-        return [a for a in have if not a.secondary] or have
     have = [a for a in have if not is_link_local(a.local)] or have
     have = [a for a in have if not a.secondary] or have
     return [a for a in have if a.prefix < 32] or have  # a /32 is a service address, which reaches no peer
@@ -257,21 +240,12 @@ def _is_real(rail: Rail) -> bool:
 
 
 def counted(rails: Sequence[Rail]) -> list[Rail]:
-    """Return the rails that count for NCCL: no unused second cable, and no link-local address if another rail has a real one that works.
+    """Return the rails that count for NCCL: no link-local address if another rail has a real one that works.
 
     169.254 is configured automatically on every port, so no peer is there; and NCCL pairs HCAs by their position.
     """
-    spare = spare_cages(rails)
     real = any(r.port.linked and r.gid_index is not None and _is_real(r) for r in rails)
-    return [r for r in rails if r.port.cage not in spare and (not real or r.ipv4 is None or _is_real(r))]
-
-
-def spare_cages(rails: Sequence[Rail]) -> set[int]:
-    """Return the cages of an unused second cable: not desired, without a real IPv4 address, while a linked rail has one."""
-    if not any(r.port.linked and _is_real(r) for r in rails):
-        return set()
-    used = {r.port.cage for r in rails if r.desired is not None or _is_real(r)}
-    return {r.port.cage for r in rails if r.port.cage is not None} - used
+    return [r for r in rails if not real or r.ipv4 is None or _is_real(r)]
 
 
 # --- what is returned of rails -----------------------------------------------------------------------------------------------------

@@ -157,7 +157,8 @@ for saved in *.addr; do
     sed 's/ linkdown//; s/ dead//' "$name.route" | while read -r route; do ip -4 route append $route dev "$name"; done
   done
 done
-cat ./*.sysctl | while IFS=: read -r path value; do echo "$value" >"$path"; done
+set +x
+cat ./*.sysctl | while IFS=: read -r path value; do read -r now <"$path"; [ "$now" = "$value" ] || echo "$value" >"$path"; done
 [ -e record.json ] && sed "s/@WHEN@/$(date -u +%Y-%m-%dT%H:%M:%SZ)/g" record.json >../restored.json
 rm -rf "$1"
 """
@@ -198,6 +199,7 @@ class PendingChange:
         if self.exists() and not self.confirm():
             raise RefusedError("The node restored its network after an unconfirmed change; nothing was changed. Run the roce role again.")
         shutil.rmtree(folder, ignore_errors=True)
+        files = [*files, f"{BEFORE}/moves.json", *(f"{BEFORE}/{name}.{kind}" for name in rails for kind in ("addr", "route", "sysctl", "link"))]
         self._save(folder, save_commands([live.interface(name) for name in rails], others=live.protected, files=files))
         why = f"the change was not confirmed within {self.seconds} s, so the controller did not come back"
         message = f"At @WHEN@ this node put its network back as it was before ({summary}), because {why}."

@@ -110,9 +110,9 @@ def driver(node: Node) -> Record:
     return {"loaded": loaded or version, "on_disk": on_disk, "libraries": libraries, "gpus": gpus, "error": error, "present": bool(loaded or libraries or gpus)}
 
 
-def fabric(capture: Capture, addresses: Sequence[str], cidrs: Sequence[str], ssh: str | None, foreign: Sequence[Record], node: Node) -> Record:
+def fabric(capture: Capture, addresses: Sequence[str], ssh: str | None, foreign: Sequence[Record], node: Node) -> Record:
     """Return the facts of the fabric that can be checked before it is set up."""
-    found = roce_facts.gather(capture, DesiredState(list(addresses), list(cidrs)), ssh, foreign)
+    found = roce_facts.gather(capture, DesiredState(list(addresses)), ssh, foreign)
     interface = str(found["management"].get("interface") or "")
     base = f"/sys/class/net/{interface}"
     wireless = bool(interface) and (node.exists(f"{base}/wireless") or node.exists(f"{base}/phy80211") or interface.startswith("wl"))
@@ -279,7 +279,7 @@ def gather(node: Node, capture: Capture, ssh: str | None, foreign: Sequence[Reco
         figures = memory.report(node, memory.gather(node))
     except HostError as error:
         figures = {"error": str(error), "problems": []}
-    rails = fabric(capture, options["fabric_addresses"], options["fabric_cidrs"], ssh, foreign, node)
+    rails = fabric(capture, options["fabric_addresses"], ssh, foreign, node)
     engine, containers = docker(node, options["docker_socket"], options["image"])
     paths = list(dict.fromkeys(path for path in (engine["root"], options["model_store"]) if path))
     vendor = what["gb10"] or node.root != "/"  # commands that only a GB10 needs, or their recordings

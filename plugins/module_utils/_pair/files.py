@@ -315,7 +315,7 @@ def resolve_fabric(wanted: Mapping[str, Any], run: Run, root: str = "/") -> tupl
     from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import DesiredState
 
     capture = capture_of(root, lambda argv: run(argv, FABRIC_SECONDS), shutil.which)
-    facts = gather(capture, DesiredState(list(wanted.get("addresses") or []), [], list(wanted.get("interfaces") or []), 9000, 200000))
+    facts = gather(capture, DesiredState(list(wanted.get("addresses") or []), list(wanted.get("interfaces") or []), 9000, 200000))
     problem = " ".join(sentence_of(each, facts["rails"]) for each in facts["problems"] if each["id"] in FATAL)
     skip = set(wanted.get("skip") or [])
     return {name: str(value) for name, value in facts["env"].items() if name not in skip and str(value) != ""}, problem

@@ -87,18 +87,6 @@ def test_a_server_that_does_not_listen(make: Any, monkeypatch: pytest.MonkeyPatc
     assert node.ran("journalctl .* -u gb10-roce-bandwidth-18601")
 
 
-def test_who_listens_is_read_from_proc_net_tcp() -> None:
-    text = (
-        "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
-        "   0: 00000000:48A8 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4242 1 0\n"
-        "   1: 0100007F:48A9 0100007F:1F90 01 00000000:00000000 00:00000000 00000000     0        0 4243 1 0\n"
-        "  sl  local_address                         remote_address                        st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
-        "   0: 00000000000000000000000000000000:48AA 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4244 1 0\n"
-        "short\n"
-    )
-    assert roce_test.listening({18600, 18601, 18602, 18603}, text) == {18600, 18602}
-
-
 # --- client ----------------------------------------------------------------------------------------------------------------------
 
 
@@ -148,8 +136,9 @@ def test_a_class_that_is_accepted_passes(make: Any, tmp_path: Path) -> None:
 
 def test_check_mode_does_nothing(make: Any) -> None:
     node = make()
-    result = node.call(check=True, **CLIENT)
-    assert (result["changed"], result.get("failed"), node.commands) == (False, None, [])
+    for args in (CLIENT, {"mode": "collective", "service": {}, "container": NAME, "group": "pair1"}):
+        result = node.call(check=True, **args)
+        assert (result["changed"], result.get("failed"), node.commands) == (False, None, [])
 
 
 def test_no_perftest(make: Any) -> None:
@@ -204,17 +193,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         monkeypatch.setattr(roce_test, "MEMINFO", str(meminfo))
         monkeypatch.setattr(roce_test, "run_command", command)
         service = {"image": "i", "environment": {"NCCL_DEBUG": "INFO"}}
-        given = {
-            "mode": "collective",
-            "service": service,
-            "env": {"NCCL_IB_HCA": "rocep1s0f0"},
-            "container": NAME,
-            "group": "pair1",
-            "directory": str(tmp_path),
-            "key": "k1",
-            **more,
-        }
-        return run_module(capsys, roce_test, **given), calls
+        given = {"mode": "collective", "env": {"NCCL_IB_HCA": "rocep1s0f0"}, "container": NAME, "group": "pair1", "directory": str(tmp_path), "key": "k1"}
+        return run_module(capsys, roce_test, **given, service=service, **more), calls
 
     return module
 
@@ -242,12 +222,6 @@ def test_without_memory_no_container_starts(run: Any, tmp_path: Path) -> None:
     assert (out["result"]["problem"], out["result"]["text"]) == ("memory_short", "1.0 GiB are available, and 4 GiB are expected")
     assert not calls
     assert kept(tmp_path) is None
-
-
-def test_check_mode_tests_nothing(run: Any, tmp_path: Path) -> None:
-    out, calls = run(_ansible_check_mode=True)
-    assert "result" not in out
-    assert (out["changed"], calls, kept(tmp_path)) == (False, [], None)
 
 
 def test_a_container_that_does_not_start_reports_the_reason_of_docker(run: Any, tmp_path: Path) -> None:

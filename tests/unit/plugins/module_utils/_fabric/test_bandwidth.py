@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import bandwidth
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.bandwidth import Thresholds, classify, parse_bandwidth
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.bandwidth import Thresholds, classify, result_of
 from shared_samples import needs_shared, samples
 
 
 @needs_shared
 @pytest.mark.parametrize(("name", "rate"), [("ib_write_bw.healthy-92g.gb10.txt", 92.57), ("ib_write_bw.degraded-13g.txt", 13.23)])
 def test_real_runs(name: str, rate: float) -> None:
-    assert parse_bandwidth((samples() / name).read_text()) == rate
+    assert result_of((samples() / name).read_text(), 0)[0] == rate
 
 
 @needs_shared
 def test_a_header_without_a_row_is_not_a_result_with_any_exit_code() -> None:
     text = (samples() / "ib_write_bw.healthy-92g.gb10.txt").read_text()
     cut = text[: text.index(" 65536 ")]
-    assert parse_bandwidth(cut) is None
-    assert "no result row" in bandwidth.bandwidth_reason(cut, 0)
+    assert result_of(cut, 0)[0] is None
+    assert "no result row" in str(result_of(cut, 0)[1])
 
 
 HEAD = " #bytes     #iterations    BW peak[{0}]    BW average[{0}]   MsgRate[Mpps]\n"
@@ -37,7 +37,7 @@ ROWS: dict[str, tuple[str, float | None]] = {
 @pytest.mark.parametrize("case", ROWS)
 def test_rows(case: str) -> None:
     text, expected = ROWS[case]
-    assert parse_bandwidth(text) == expected
+    assert result_of(text, 0)[0] == expected
 
 
 CLASSES: dict[str, tuple[list[float | None], str]] = {
@@ -82,7 +82,7 @@ def test_thresholds_are_the_users() -> None:
     ],
 )
 def test_the_reason_is_in_the_tools_own_words(text: str, rc: int, words: str) -> None:
-    assert words in bandwidth.bandwidth_reason(text, rc)
+    assert words in str(result_of(text, rc)[1])
 
 
 # As a machine with an uneven cycle counter prints it, on standard error into the middle of a line or before the table.
@@ -94,8 +94,8 @@ UNEVEN = (
 
 @pytest.mark.parametrize("text", UNEVEN)
 def test_a_rate_that_could_not_be_measured_is_not_called_a_dead_rail(text: str) -> None:
-    assert parse_bandwidth(text) is None
-    assert bandwidth.bandwidth_reason(text, 0) == bandwidth.NO_CLOCK
+    assert result_of(text, 0)[0] is None
+    assert result_of(text, 0)[1] == bandwidth.NO_CLOCK
     verdict = classify([None, None], Thresholds(), [bandwidth.NO_CLOCK] * 2)
     assert verdict.name == "unknown"
     assert "messages arrive" in verdict.message
