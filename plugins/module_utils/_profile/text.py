@@ -55,10 +55,8 @@ def _pool(profile: Mapping[str, Any]) -> str:
 
 
 def _speculation(args: Mapping[str, Any]) -> str:
-    spec = args.get("speculative-config")
-    if not isinstance(spec, Mapping):
-        return "-"
-    return f"{spec.get('method', '?')}, {spec.get('num_speculative_tokens', '?')}"
+    spec = values.speculation(args)
+    return f"{spec.get('method', '?')}, {spec.get('num_speculative_tokens', '?')}" if spec else "-"
 
 
 def availability(image: Mapping[str, Any]) -> int:

@@ -204,7 +204,8 @@ def test_a_drafter_by_dotted_arguments_and_what_a_recipe_distributes() -> None:
     )
     found = made(text)
     assert found.profile["drafter"] == {"id": "b/d", "path": "b/d"}
-    assert found.profile["engine"]["args"]["speculative-config"] == {"method": "dspark", "model": "b/d"}
+    assert [word for word in argv(found) if "speculative" in word] == ["--speculative-config.method=dspark", "--speculative-config.model=b/d"]
+    assert resolve("mine", SHIPPED, {"mine": found.profile})["gate"]["speculative_method"] == "dspark"
     assert "distribution_config" in reasons(found)
 
 
