@@ -50,6 +50,7 @@ RUN_KEYS = {
     "pull": "pull_policy", "log-driver": "logging", "log-opt": "logging", "stop-timeout": "stop_grace_period",
 }  # fmt: skip
 MANY = ("volumes", "environment", "devices", "ports", "cap_add", "cap_drop", "security_opt", "env_file", "ulimits", "labels", "tmpfs", "logging")
+_COMMAND = re.compile(rf"(?m)^[ \t]*(?:\$ )?((?:sudo )?{RUN}(?:\\\n|'[^']*'|[^\n'\\]|\\.)*|(?:export )?[A-Za-z_]\w*=\S[^\n]*)")
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_]\w*)\}")
 
 
@@ -184,17 +185,10 @@ def docker_runs(text: str, values: Mapping[str, str]) -> tuple[dict[str, dict[st
 
 
 def _commands(text: str) -> tuple[str, int]:
-    """Return the docker run commands and assignments of a text, and how many other lines it has."""
-    out, keep, dropped, quotes = [], False, 0, 0
-    for line in text.splitlines() if re.search(RUN, text) else []:
-        start = re.match(rf"\s*(?:\$ )?((?:sudo )?{RUN}.*|(?:export )?[A-Za-z_]\w*=\S.*)", line)
-        if keep or start:
-            out.append(start[1] if start and not keep else line)
-            quotes += out[-1].count("'")
-            keep = out[-1].rstrip().endswith("\\") or ((keep or "docker" in line) and quotes % 2 == 1)
-        else:
-            dropped += bool(line.strip())
-    return "\n".join(out), dropped
+    """Return the docker run commands and assignments of a text, and how many other lines it has. A command ends after its last backslash or quote."""
+    found = [match[1] for match in _COMMAND.finditer(text)] if re.search(RUN, text) else []
+    rows = [sum(map(bool, map(str.strip, each.splitlines()))) for each in (text, *found)]
+    return "\n".join(found), rows[0] - sum(rows[1:])
 
 
 def _image_at(words: list[str]) -> int:
