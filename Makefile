@@ -37,7 +37,7 @@ gpu-bundle: setup  ## what the GPU lab's machine does not have, packed into .gpu
 	@$(PY) -m lab.gpu bundle
 gpu-lab:  ## the GPU lab: two nodes, each with one GPU, or one for both (root, an NVIDIA driver; lab/gpu/README.md)
 	@python3 -m lab.gpu up
-gpu-demo:  ## the GPU lab, site.yml, and a completion from two GPUs
+gpu-demo:  ## the GPU lab, site.yml, and a completion from its GPUs
 	@python3 -m lab.gpu demo
 gpu-test:  ## the GPU lab and tests/gpu (PART=NAME: one part)
 	@python3 -m lab.gpu test $(PART)

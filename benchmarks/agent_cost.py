@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 REPO = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(REPO / "tests"), str(REPO / "tests/lab"), str(REPO / "collections")]
+sys.path[:0] = [str(REPO), str(REPO / "tests"), str(REPO / "tests/lab"), str(REPO / "collections")]
 
-import agents  # noqa: E402  # the harness is next to the tests, which are not an installed package
 from acceptance.owner import wait_for  # noqa: E402  # as above
 from container_lab import Lab, bring_up  # noqa: E402  # as above
+
+from benchmarks import agents  # noqa: E402  # the harness is next to the tests, which are not an installed package
 
 MEMORY_MIB, IDLE_SHARE, BOOT_SHARE = 40.0, 0.02, 0.10
 

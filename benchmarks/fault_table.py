@@ -1,4 +1,4 @@
-"""The fault table: every fault of tests/lab/faults.py done to the real engine on the container lab, printed as a table, one row each.
+"""The fault table: every fault of benchmarks/faults.py done to the real engine on the container lab, printed as a table, one row each.
 
 A row has: seconds from the fault to the verdict, the class, whether class, rank and remedy are right, what was left behind, and whether the
 next run converges. `--write` keeps it in docs/measured/fault-table.md with its date; `--only REGEX` runs the rows whose name matches. Usage:
@@ -16,10 +16,11 @@ import time
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(REPO / "tests"), str(REPO / "tests/lab"), str(REPO / "collections")]
+sys.path[:0] = [str(REPO), str(REPO / "tests"), str(REPO / "tests/lab"), str(REPO / "collections")]
 
 from container_lab import Lab, bring_up  # noqa: E402  # the harness is next to the tests, which are not an installed package
-from faults import FAULTS, UNWATCHED, Fault, inject  # noqa: E402  # as above
+
+from benchmarks.faults import FAULTS, UNWATCHED, Fault, inject  # noqa: E402  # as above
 
 HEAD = "| fault | seconds to verdict | class | right | left behind | next run |\n|---|---|---|---|---|---|"
 

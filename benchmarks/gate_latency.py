@@ -1,7 +1,7 @@
 """From the decisive line reaching a rank's log to the sentence on the controller's screen, on the container lab, next to a loop that polls every 10 s.
 
 Each round boots the pair under site.yml, once with an unknown flag on one rank's command line (failure) and once as it should be (success).
-The line's time is the Docker Engine's own stamp, the sentence's that of its output; both clocks are this machine's. The verdict on a
+The line's time is the Docker Engine's own stamp, the sentence's that of the end of its task; both clocks are this machine's. The verdict on a
 success includes asking for the models and a real completion. The poll loop is what the agent replaces: `docker logs | grep` every 10 s on
 both nodes, run at the same time on the same boots. Usage:
 
@@ -22,15 +22,15 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(REPO / "tests"), str(REPO / "tests/lab"), str(REPO / "collections")]
+sys.path[:0] = [str(REPO), str(REPO / "tests"), str(REPO / "tests/lab"), str(REPO / "collections")]
 
 from container_lab import Lab, bring_up  # noqa: E402  # the harness is next to the tests, which are not an installed package
-from playbook import Run  # noqa: E402  # as above
+
+from benchmarks.faults import verdict  # noqa: E402  # as above
 
 # One attempt: a release that has passed is otherwise started again after a transient failure.
 SETTINGS = {"vllm_tp2_restart": True, "vllm_tp2_rollback": False, "vllm_tp2_attempts": 1}
 DECISIVE = {"failure": r"error: unrecognized arguments|error: argument", "success": r"Application startup complete"}
-SENTENCE = re.compile(r"^\[pair1 \+ *\d+ s\] pair1(:.* Remedy: | serves: )")
 POLL_SECONDS = 10.0
 BARS = {"failure": (0.5, 2.0), "success": (1.5, 1.5)}  # seconds: median, worst
 
@@ -78,12 +78,6 @@ class Watch(threading.Thread):
             self.over.wait(POLL_SECONDS)
 
 
-def sentence_at(run: Run) -> float:
-    """Return when the run printed the verdict."""
-    printed = [event["created"] for event in run.events if event["event"] == "verbose" and SENTENCE.search(event["stdout"])]
-    return datetime.fromisoformat(min(printed)).timestamp()
-
-
 def one(lab: Lab, kind: str) -> tuple[float, float | None]:
     """Boot once and return (seconds from line to verdict, seconds from line to the poll loop's look)."""
     watches = [Watch(lab, node, DECISIVE[kind]) for node in (1, 2)]
@@ -96,7 +90,7 @@ def one(lab: Lab, kind: str) -> tuple[float, float | None]:
     assert (run.rc == 0) is (kind == "success"), run.stdout[-3000:]
     first = min(w.line_at for w in watches if w.line_at is not None)
     polled = [w.polled_at for w in watches if w.polled_at is not None]
-    return sentence_at(run) - first, (min(polled) - first if polled else None)
+    return verdict(run)[0] - first, (min(polled) - first if polled else None)
 
 
 def main() -> int:

@@ -1,6 +1,6 @@
 """How a served pair comes back from faults without a controller, on the container lab with the real engine, printed as a table.
 
-Each fault of tests/lab/recoveries.py is done `--rounds` times: seconds until the agent has noticed it, seconds until a real completion comes back,
+Each fault of benchmarks/recoveries.py is done `--rounds` times: seconds until the agent has noticed it, seconds until a real completion comes back,
 starts of the release. A plain boot (`gb10 stop`, `gb10 start`) is measured in each round. `--compare` does the same to the same Compose files with
 `restart: unless-stopped` and without the agent; with `--rounds 0` nothing else. `--write` merges the rows into docs/measured/recovery.md, `--only worker,both`
 does these alone. Usage:
@@ -22,12 +22,13 @@ import time
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(REPO / "tests"), str(REPO / "tests/lab"), str(REPO / "collections")]
+sys.path[:0] = [str(REPO), str(REPO / "tests"), str(REPO / "tests/lab"), str(REPO / "collections")]
 
-import agents  # noqa: E402  # the harness is next to the tests, which are not an installed package
 from acceptance.owner import Owner  # noqa: E402  # as above
 from container_lab import NODE, Lab, bring_up  # noqa: E402  # as above
-from recoveries import FAULTS, SLACK, Fault, Outcome, done, long_request, plain_boot, serves_within  # noqa: E402  # as above
+
+from benchmarks import agents  # noqa: E402  # the harness is next to the tests, which are not an installed package
+from benchmarks.recoveries import FAULTS, SLACK, Fault, Outcome, done, long_request, plain_boot, serves_within  # noqa: E402  # as above
 
 TABLE = REPO / "docs/measured/recovery.md"
 COMPARED = 120.0  # seconds after which a pair that Docker restarts is given up

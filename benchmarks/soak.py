@@ -17,7 +17,6 @@ import json
 import os
 import platform
 import random
-import signal
 import statistics
 import subprocess
 import sys
@@ -35,11 +34,11 @@ import yaml
 REPO = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(REPO), str(REPO / "tests"), str(REPO / "tests/lab"), str(REPO / "collections")]
 
-import agents  # noqa: E402  # the harness is next to the tests, which are not an installed package
 from acceptance.owner import wait_for  # noqa: E402  # as above
 from container_lab import Lab, api_key, bring_up  # noqa: E402  # as above
-from recoveries import noticed  # noqa: E402  # as above
 
+from benchmarks import agents  # noqa: E402  # the harness is next to the tests, which are not an installed package
+from benchmarks.recoveries import noticed  # noqa: E402  # as above
 from lab.container import plan  # noqa: E402  # as above
 
 TABLE = REPO / "docs/measured/soak.md"
@@ -455,7 +454,6 @@ def main() -> int:
     bring_up(2)
     lab = SoakLab(Path(tempfile.mkdtemp(prefix="gb10-soak-")), options.stub)
     lab.serve()
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # ansible-runner takes it
     assert wait_for(lambda: serves(lab), BOUND[options.stub]), "the pair does not serve"
     start, rows, calm = time.monotonic(), list[Row](), 0
     for number, name in enumerate(schedule(drawn_by(options.seed), options.faults), start=1):

@@ -1,9 +1,16 @@
-"""Run a playbook as a user does, through ansible-runner, and keep what happened: the harness of the contract, lab and VM tests."""
+"""Run a playbook as a user does, by the program ansible-playbook, and keep what happened: the harness of the lab and VM tests.
+
+warm_playbook.py does the same for the contract tests, without the start of a program.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shlex
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -11,10 +18,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import ansible_runner
 import yaml
 
 REPO = Path(__file__).resolve().parents[1]
+#: What every run has in its environment, unless the test sets another value.
+SETTINGS = {
+    "ANSIBLE_CALLBACK_PLUGINS": str(REPO / "tests/callback"),
+    "ANSIBLE_CALLBACKS_ENABLED": "record",
+    "ANSIBLE_CONFIG": str(REPO / "ansible.cfg"),
+    "ANSIBLE_COLLECTIONS_PATH": str(REPO / "collections"),
+    "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",
+    "ANSIBLE_INJECT_FACT_VARS": "false",
+    "ANSIBLE_ALLOW_EMBEDDED_TEMPLATES": "false",
+    "ANSIBLE_FORCE_COLOR": "false",
+    "ANSIBLE_NOCOLOR": "true",
+}
 #: A valid inventory whose hosts are never reached.
 PAIR = """
 gb10:
@@ -94,17 +112,6 @@ class Run:
         assert self.failures, f"nothing failed:\n{self.stdout[-3000:]}"
         return self.failures[-1][2]
 
-    @property
-    def roles(self) -> set[str]:
-        """The roles whose tasks ran. Ansible checks the arguments of every role of a play, for any tag; that does not count."""
-        done = self._results("runner_on_ok", "runner_on_skipped", "runner_on_failed")
-        return {d["resolved_role"] for d in done if d.get("resolved_role") and not d["task"].startswith("Validating arguments")}
-
-    @property
-    def hosts(self) -> set[str]:
-        """The hosts that any task ran for."""
-        return {d["host"] for d in self._results("runner_on_ok", "runner_on_failed", "runner_on_unreachable")}
-
     def tasks(self, name: str) -> list[tuple[str, str]]:
         """(host, end time) of every task result whose name holds `name`, in order of their end."""
         found = [(d["host"], str(d["end"])) for d in self._results("runner_on_ok", "runner_on_failed") if name in d["task"]]
@@ -120,64 +127,53 @@ class Run:
         return self.stdout + json.dumps(self.events)
 
 
-def run(
-    folder: Path,
-    playbook: str,
-    inventory: str | Path,
-    *arguments: str,
-    variables: Mapping[str, Any] | None = None,
-    env: Mapping[str, str] | None = None,
-    project: Path = REPO,
-    timeout: int = 900,
-) -> Run:
-    """Run `playbook` of the checkout (or of `project`) and return what happened; `folder` takes ansible-runner's files.
+class Files:
+    """Where a run leaves its output and its events, and the environment that tells it so."""
 
-    `variables` are given with -e as JSON in a file.
-    A run that is not over after `timeout` seconds is killed and fails the test: CI ends with a name instead of its own limit.
-    """
+    def __init__(self, folder: Path, cwd: Path, env: Mapping[str, str] | None) -> None:
+        number, self.folder, self.start = time.monotonic_ns(), folder, time.monotonic()
+        self.output, self.record = folder / f"output-{number}", folder / f"events-{number}"
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        self.env = {**os.environ, **SETTINGS, "PWD": str(cwd), "PATH": path, **(env or {}), "GB10_RECORD": str(self.record)}
+
+    def outcome(self, rc: int | None, what: str, timeout: float) -> Run:
+        """Return what happened. A run that was ended after its time (`rc` is None) fails the test, so that CI ends with a name and not by its own limit."""
+        screen = self.output.read_text(encoding="utf-8", errors="replace")
+        assert rc is not None, f"{what} was not over after {timeout} s:\n{screen[-3000:]}"
+        events = [json.loads(line) for line in self.record.read_text(encoding="utf-8").splitlines()] if self.record.exists() else []
+        return Run(rc, time.monotonic() - self.start, screen, events, self.folder)
+
+
+def words(folder: Path, playbook: str, inventory: str | Path, arguments: tuple[str, ...], variables: Mapping[str, Any] | None) -> tuple[Path, list[str]]:
+    """Return a folder of its own for a run, and the arguments of ansible-playbook. `variables` are given with -e as JSON in a file of that folder."""
     folder = folder / f"run-{time.monotonic_ns()}"
     folder.mkdir(parents=True)
-    extra = []
+    out = [playbook, "-i", str(inventory), *(word for each in arguments for word in shlex.split(each))]
     if variables:
-        path = folder / "extra.json"
-        path.write_text(json.dumps(dict(variables)), encoding="utf-8")
-        extra = ["-e", f"@{path}"]
-    lines: list[str] = []
-
-    def keep(event: dict[str, Any]) -> bool:
-        lines.append(event.get("stdout", ""))
-        return True
-
-    start = time.monotonic()
-    result = ansible_runner.run(
-        private_data_dir=str(folder),
-        project_dir=str(project),
-        playbook=playbook,
-        inventory=str(inventory),
-        cmdline=" ".join([*arguments, *extra]),
-        envvars={
-            "ANSIBLE_INJECT_FACT_VARS": "false",
-            "ANSIBLE_ALLOW_EMBEDDED_TEMPLATES": "false",
-            "ANSIBLE_FORCE_COLOR": "false",
-            "ANSIBLE_NOCOLOR": "true",
-            "PWD": str(folder),
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            **(env or {}),
-        },
-        quiet=True,
-        timeout=timeout,
-        suppress_env_files=True,
-        event_handler=keep,
-    )
-    assert result.status != "timeout", f"{playbook} {' '.join(arguments)} was not over after {timeout} s:\n" + "\n".join(lines)[-3000:]
-    events = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((folder / "artifacts").glob("*/job_events/*.json"), key=_number)]
-    return Run(result.rc, time.monotonic() - start, "\n".join(lines), events, folder)
+        (folder / "extra.json").write_text(json.dumps(dict(variables)), encoding="utf-8")
+        out += ["-e", f"@{folder}/extra.json"]
+    return folder, out
 
 
-def _number(path: Path) -> int:
-    return int(path.name.split("-", 1)[0])
+def ansible(folder: Path, arguments: list[str], *, cwd: Path = REPO, env: Mapping[str, str] | None = None, timeout: int = 900) -> Run:
+    """Run ansible-playbook with these arguments and return what happened; `folder` takes its output."""
+    files = Files(folder, cwd, env)
+    line = ["ansible-playbook", *arguments]
+    with files.output.open("w", encoding="utf-8") as out:
+        process = subprocess.Popen(line, cwd=cwd, env=files.env, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+    rc = None
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        rc = process.wait(timeout)
+    if rc is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return files.outcome(rc, " ".join(arguments), timeout)
 
 
-def complete() -> bool:
-    """Return whether nothing may be left out."""
-    return bool(os.environ.get("GB10_COMPLETE"))
+def run(
+    folder: Path, playbook: str, inventory: str | Path, *arguments: str, variables: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None,
+    project: Path = REPO, timeout: int = 900,
+) -> Run:  # fmt: skip
+    """Run `playbook` of the checkout (or of `project`) and return what happened. A relative folder of a setting is below `folder`, and not in the checkout."""
+    folder, line = words(folder, playbook, inventory, arguments, variables)
+    return ansible(folder, line, cwd=project, env={"PWD": str(folder), **(env or {})}, timeout=timeout)

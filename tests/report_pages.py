@@ -7,8 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.action import report
-from ansible_collections.gb10.cluster.plugins.plugin_utils import report_data
+from ansible_collections.gb10.cluster.plugins.plugin_utils import report_data, report_page
 
 RECORDED = Path(__file__).parent / "unit/fixtures/report"
 PROFILE = "dspark-nvfp4-1m-seed"
@@ -110,7 +109,7 @@ def pair() -> dict[str, Any]:
 
 def html(arguments: dict[str, Any]) -> str:
     """Return the page of arguments of report_data.plan()."""
-    return report.render(report_data.plan(**arguments))
+    return report_page.render(report_data.plan(**arguments))
 
 
 def recorded(state: str) -> dict[str, Any]:

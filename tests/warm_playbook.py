@@ -11,32 +11,18 @@ import importlib
 import json
 import os
 import select
-import shlex
 import signal
 import subprocess
 import sys
-import time
 import traceback
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import IO, Any
 
-from playbook import LOCAL_PAIR, REPO, Run
+import playbook
+from playbook import LOCAL_PAIR, REPO, SETTINGS, Files, Run, words
 
-#: What every run has in its environment, unless the test sets another value.
-SETTINGS = {
-    "ANSIBLE_CALLBACK_PLUGINS": str(REPO / "tests/callback"),
-    "ANSIBLE_CALLBACKS_ENABLED": "record",
-    "ANSIBLE_CONFIG": str(REPO / "ansible.cfg"),
-    "ANSIBLE_COLLECTIONS_PATH": str(REPO / "collections"),
-    "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",
-    "ANSIBLE_INJECT_FACT_VARS": "false",
-    "ANSIBLE_ALLOW_EMBEDDED_TEMPLATES": "false",
-    "ANSIBLE_FORCE_COLOR": "false",
-    "ANSIBLE_NOCOLOR": "true",
-}
 #: What nearly every run loads. A run that needs more imports it itself.
 CORE = ("ansible.cli.playbook", "ansible.executor.module_common", "ansible.plugins.callback.default")
 KINDS = {
@@ -79,41 +65,22 @@ def _server() -> Server:
     return server
 
 
-def ansible(
-    folder: Path, arguments: list[str], *, program: str = "playbook", cwd: Path = REPO, env: Mapping[str, str] | None = None, timeout: int = 240
-) -> Run:
-    """Run ansible-playbook, or another program of Ansible, and return what happened; `folder` takes the output."""
-    number = time.monotonic_ns()
-    output, record = folder / f"output-{number}", folder / f"events-{number}"
-    environment = {**os.environ, **SETTINGS, "PWD": str(cwd), "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    environment.update(env or {}, GB10_RECORD=str(record))
-    start = time.monotonic()
-    request = {"program": program, "arguments": arguments, "cwd": str(cwd), "env": environment, "output": str(output), "timeout": timeout}
-    rc = _server().ask(request)
-    seconds = time.monotonic() - start
-    screen = output.read_text(encoding="utf-8", errors="replace")
-    assert rc is not None, f"{' '.join(arguments)} was not over after {timeout} s:\n{screen[-3000:]}"
-    events = [json.loads(line) for line in record.read_text(encoding="utf-8").splitlines()] if record.exists() else []
-    return Run(rc, seconds, screen, events, folder)
+def ansible(folder: Path, arguments: list[str], *, cwd: Path = REPO, env: Mapping[str, str] | None = None, timeout: int = 240) -> Run:
+    """Run ansible-playbook as playbook.ansible() does. A run with settings of Ansible of its own needs the program: they are read when it starts."""
+    if any(name.startswith("ANSIBLE_") for name in env or {}):
+        return playbook.ansible(folder, arguments, cwd=cwd, env=env, timeout=timeout)
+    files = Files(folder, cwd, env)
+    request = {"arguments": arguments, "cwd": str(cwd), "env": files.env, "output": str(files.output), "timeout": timeout}
+    return files.outcome(_server().ask(request), " ".join(arguments), timeout)
 
 
 def run(
-    folder: Path,
-    playbook: str,
-    inventory: str | Path,
-    *arguments: str,
-    variables: Mapping[str, Any] | None = None,
-    env: Mapping[str, str] | None = None,
+    folder: Path, name: str, inventory: str | Path, *arguments: str, variables: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None,
     project: Path = REPO,
-) -> Run:
-    """Run `playbook` as playbook.run() does."""
-    folder = folder / f"run-{time.monotonic_ns()}"
-    folder.mkdir(parents=True)
-    words = [playbook, "-i", str(inventory), *(word for each in arguments for word in shlex.split(each))]
-    if variables:
-        (folder / "extra.json").write_text(json.dumps(dict(variables)), encoding="utf-8")
-        words += ["-e", f"@{folder}/extra.json"]
-    return ansible(folder, words, cwd=project, env=env)
+) -> Run:  # fmt: skip
+    """Run a playbook as playbook.run() does."""
+    folder, line = words(folder, name, inventory, arguments, variables)
+    return ansible(folder, line, cwd=project, env=env)
 
 
 def play(folder: Path, text: str, *arguments: str, hosts: str = LOCAL_PAIR, **variables: Any) -> Run:
@@ -123,10 +90,10 @@ def play(folder: Path, text: str, *arguments: str, hosts: str = LOCAL_PAIR, **va
     return run(folder, "play.yml", folder / "hosts.yml", *arguments, variables=variables, project=folder)
 
 
-def local(folder: Path, playbook: str, *arguments: str, hosts: str = LOCAL_PAIR, **variables: Any) -> Run:
+def local(folder: Path, name: str, *arguments: str, hosts: str = LOCAL_PAIR, **variables: Any) -> Run:
     """Run a playbook of the checkout on hosts that are this machine."""
     (folder / "hosts.yml").write_text(hosts.format(python=sys.executable), encoding="utf-8")
-    return run(folder, f"playbooks/{playbook}.yml", folder / "hosts.yml", *arguments, variables=variables)
+    return run(folder, f"playbooks/{name}.yml", folder / "hosts.yml", *arguments, variables=variables)
 
 
 # --- the process that forks --------------------------------------------------------------------------------------------------------
@@ -150,36 +117,11 @@ def _import() -> None:
     _AnsibleCollectionFinder._remove()  # each child installs its own
 
 
-def _same(module: ModuleType, collections: str) -> bool:
-    """Whether a folder of collections has this very module, as the links of a test's own collection do."""
-    path = getattr(module, "__file__", None) or ""
-    own = Path(collections, *module.__name__.split("."))
-    own = own / "__init__.py" if path.endswith("__init__.py") else own.with_suffix(".py")
-    return bool(path) and own.is_file() and own.samefile(path)
-
-
-def _settle(environment: dict[str, str]) -> None:
-    """Take over the environment, and read the settings of Ansible again if they differ."""
-    from ansible import constants
-
-    before, after = ({key: value for key, value in each.items() if key.startswith("ANSIBLE_")} for each in (os.environ, environment))
-    os.environ.clear()
-    os.environ.update(environment)
-    if before == after:
-        # Its name was made for the parent, and the first child to end would remove it.
-        constants.DEFAULT_LOCAL_TMP = constants.config.get_config_value("DEFAULT_LOCAL_TMP")
-        return
-    config, paths = constants.config, constants.COLLECTIONS_PATHS
-    importlib.reload(constants)
-    for name, module in list(sys.modules.items()):
-        if getattr(module, "config", None) is config:
-            module.config = constants.config  # type: ignore[attr-defined]
-        if paths != constants.COLLECTIONS_PATHS and name.startswith("ansible_collections") and not _same(module, constants.COLLECTIONS_PATHS[0]):
-            del sys.modules[name]
-
-
 def _child(request: dict[str, Any]) -> None:
     """Be the program."""
+    from ansible import constants
+    from ansible.cli.playbook import PlaybookCLI
+
     code = 250
     try:
         os.setsid()
@@ -190,11 +132,13 @@ def _child(request: dict[str, Any]) -> None:
         os.close(output)
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
         os.chdir(request["cwd"])
-        _settle(request["env"])
-        program = request["program"]
-        sys.argv = [f"ansible-{program}", *request["arguments"]]
+        os.environ.clear()
+        os.environ.update(request["env"])
+        # Its name was made for the parent, and the first child to end would remove it.
+        constants.DEFAULT_LOCAL_TMP = constants.config.get_config_value("DEFAULT_LOCAL_TMP")
+        sys.argv = ["ansible-playbook", *request["arguments"]]
         try:
-            getattr(importlib.import_module(f"ansible.cli.{program}"), f"{program.title()}CLI").cli_executor(sys.argv)
+            PlaybookCLI.cli_executor(sys.argv)
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(end.code is not None)
         atexit._run_exitfuncs()

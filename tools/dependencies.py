@@ -28,7 +28,6 @@ LOCAL = {"ansible_collections", *(path.stem for name in ("tests", "tests/lab", "
 USES = {
     "ansible-core": r"ansible-playbook",
     "ansible-lint": r"tools/ansible_lint",
-    "ansible-runner": r"^import ansible_runner",
     "antsibull-changelog": r"antsibull-changelog lint",
     "antsibull-docs": r"antsibull-docs lint-collection-docs",
     "bandit": r"/bandit\b",
@@ -55,7 +54,6 @@ USES = {
 # Imports that come with a declared package.
 INCLUDED = {
     "ansible": "ansible-core",
-    "ansible_runner": "ansible-runner",
     "ansiblelint": "ansible-lint",
     "jinja2": "ansible-core",
     "packaging": "ansible-core",

@@ -283,16 +283,14 @@ def _given(tasks: Any) -> Iterator[tuple[str, str, str]]:
 # --- Command ------------------------------------------------------------------------------------------------------------
 
 
-def run(repo: Path, check: bool, only: list[Path] | None = None) -> list[str]:
-    """Write or check every table, or those of some documents; returns what is wrong, one entry each."""
+def run(repo: Path, check: bool) -> list[str]:
+    """Write or check every table; returns what is wrong, one entry each."""
     wrong: list[str] = []
     for role in sorted(path for path in (repo / "roles").iterdir() if (path / "tasks").is_dir()):
         wrong += role_faults(role)
         wrong += dict.fromkeys(variables_used(role))
     wrong += one_home(repo)
     for path, marker, table in documents(repo):
-        if only and path.resolve() not in [each.resolve() for each in only]:
-            continue
         shown = path.relative_to(repo)
         if not path.exists():
             wrong.append(f"{shown} is missing")
@@ -315,9 +313,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="change nothing, exit 1 with what differs")
     parser.add_argument("--repo", type=Path, default=REPO, help=argparse.SUPPRESS)
-    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="look at these documents only")
     options = parser.parse_args(arguments)
-    wrong = run(options.repo, options.check, options.files)
+    wrong = run(options.repo, options.check)
     for each in wrong:
         print(each, file=sys.stderr)
     return 1 if wrong else 0

@@ -42,6 +42,10 @@ KEYS: dict[str, tuple[dict[str, type], dict[str, type]]] = {
         {"kind": str, "severity": str, "found": str, "matters": str, "patterns": list},
         {"boot_log": str, "watch": str, "preflight": str, "show": str, "command": str, "least": int, "block": list},
     ),
+    "versions": (
+        {"component": str, "severity": str, "matters": str, "remedy": str, "source": str},
+        {"match": str, "below": str, "line": str, "also": dict, "unless": list},
+    ),
     "gate": ({"class": str, "remedy": str}, {"means": str, "messages": list}),
 }  # fmt: skip
 #: What is read by people only, and not by the nodes.
@@ -50,7 +54,7 @@ PROSE = frozenset(("means", "why", "example"))
 LISTS = ("patterns", "details", "aftermath")
 SINGLES = ("within", "names", "block")
 #: How the sentences about a type call it.
-TYPES = {str: "text", list: "a list", bool: "true or false", int: "a number"}
+TYPES = {str: "text", list: "a list", bool: "true or false", int: "a number", dict: "a mapping"}
 #: Groups that do not come from the line: the name of the boot's drafter.
 FILLED = frozenset(("drafter",))
 _PART = re.compile(r"\{([A-Z][A-Z_]+)\}")
@@ -58,7 +62,9 @@ _REPEATED = re.compile(r"\([^()]*[+*][^()]*\)\s*[+*{]")
 
 
 def name_of(row: Mapping[str, Any]) -> str:
-    """Return the unique name of a row: its case, its class, the kind of a kernel message, or the name of a look-alike."""
+    """Return the unique name of a row: its case, its class, the kind of a kernel message, the name of a look-alike, or a version."""
+    if "component" in row:
+        return f"{row['component']} {row['match']}" if "match" in row else f"{row['component']} below {row.get('below')}"
     return str(next((row[key] for key in ("case", "class", "name", "kind") if key in row), "?"))
 
 
@@ -207,6 +213,7 @@ def module(document: Mapping[str, Any]) -> str:
         "failures": rows,
         "benign": [[row["name"], row["needle"]] for row in document["benign"]],
         "kernel": document["kernel"],
+        "versions": document["versions"],
         "gate": [[row["class"], row["remedy"]] for row in document["gate"]],
         "messages": [[each["pattern"], each["remedy"]] for row in document["gate"] for each in row.get("messages", [])],
         "transient": document["transient"],

@@ -43,7 +43,6 @@ def parser() -> argparse.ArgumentParser:
     reboot = commands.add_parser("reboot", help="reboot and wait for SSH")
     reboot.add_argument("nodes", **nodes)  # type: ignore[arg-type]  # a dict of mixed options
     reboot.add_argument("--hard", action="store_true", help="like a power failure")
-    reboot.add_argument("--off", type=int, default=0, metavar="SECONDS", help="with --hard: how long the machines stay off")
     for name, what in (("cut", "pull a cable"), ("heal", "plug it in again")):
         cable = commands.add_parser(name, help=f"{what}: a rail at both ends, or a node's management cable")
         cable.add_argument("cable", choices=CABLES)
@@ -139,7 +138,7 @@ def reset(lab: Lab, options: argparse.Namespace) -> int:
 def reboot(lab: Lab, options: argparse.Namespace) -> int:
     """Reboot and wait."""
     need_up(lab)
-    machines.reboot(lab, options.nodes or NODES, hard=options.hard, off=options.off)
+    machines.reboot(lab, options.nodes or NODES, hard=options.hard)
     return 0
 
 

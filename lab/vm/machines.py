@@ -155,12 +155,11 @@ def console(lab: Lab, node: int) -> str:
     return inside(lab, "cat", f"{qemu.RUN}/vm{node}.console", check=False).stdout.decode(errors="replace")
 
 
-def reboot(lab: Lab, nodes: Sequence[int], *, hard: bool, off: int = 0) -> None:
-    """Restart nodes: in order by systemd, or like a power failure of `off` seconds."""
+def reboot(lab: Lab, nodes: Sequence[int], *, hard: bool) -> None:
+    """Restart nodes: in order by systemd, or like a power failure."""
     before = {node: boot_id(lab, node) for node in nodes}
     if hard:
         power_off(lab, nodes)
-        time.sleep(off)
         start(lab, nodes, fresh=False)
     else:
         for node in nodes:

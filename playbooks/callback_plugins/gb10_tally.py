@@ -16,7 +16,7 @@ name: gb10_tally
 type: aggregate
 short_description: Count what the tasks of a run changed on each host, and their time
 description:
-  - Ansible loads it for the playbooks next to it. M(gb10.cluster.site_summary) prints the figures.
+  - Ansible loads it for the playbooks next to it. M(gb10.cluster.show) prints the figures.
 author:
   - The gb10.cluster authors (@gb10-cluster)
 """

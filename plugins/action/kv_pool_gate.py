@@ -15,8 +15,7 @@ from ansible.errors import AnsibleError
 from ansible.utils.display import Display
 from ansible_collections.gb10.cluster.plugins.module_utils._core import text
 from ansible_collections.gb10.cluster.plugins.plugin_utils import receipts
-from ansible_collections.gb10.cluster.plugins.plugin_utils.followed import SHOW_SECONDS
-from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import NodeResults, plain
+from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import SHOW_SECONDS, NodeResults, plain
 from ansible_collections.gb10.cluster.plugins.plugin_utils.tally import RUN
 
 COMMAND = "/usr/local/sbin/gb10"

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import shlex
@@ -13,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.vars import load_extra_vars
@@ -21,6 +23,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._core.text import did
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import TRUE
 from ansible_collections.gb10.cluster.plugins.plugin_utils import setup_login as login
 from ansible_collections.gb10.cluster.plugins.plugin_utils import setup_proposal as proposal
+from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader
 from ansible_collections.gb10.cluster.plugins.plugin_utils.settings import spec_of
 
 
@@ -38,11 +41,22 @@ class ActionModule(ActionBase):
         if self._task.check_mode:
             raise AnsibleActionFail("setup.yml has no check mode: it shows the files before it writes them. Run it without --check.")
         self.given, self.folder = load_extra_vars(self._loader), Path(self.options["inventory"])
+        self.known = self._known()
         result.update(self._write() if self.options["machines"] else self._access())
         return result
 
     def _ask(self, variable: str, default: str = "", **more: Any) -> str:
-        return login.ask(variable, default, self.given.get(variable), **more)
+        return login.ask(variable, self.known.get(variable, default), self.given.get(variable), **more)
+
+    def _known(self) -> dict[str, str]:
+        """Return the answers of an earlier run, as far as the files in the folder have its form."""
+        with contextlib.suppress(OSError, ValueError, yaml.YAMLError, LookupError, TypeError, AttributeError):
+            texts = [(self.folder / name).read_text(encoding="utf-8") for name in ("hosts.yml", "group_vars/gb10.yml")]
+            tree, values = (yaml.load(text, Loader=SafeLoader) for text in texts)  # noqa: S506  a safe loader
+            hosts = tree["gb10"]["children"]["pair1"]["hosts"].values()
+            found = {**values, "setup_user": values["ansible_user"], **dict(zip(("setup_head", "setup_worker"), (each["ansible_host"] for each in hosts)))}
+            return {name: found[name] for name in login.QUESTIONS if isinstance(found.get(name), str) and not login.fault_of(name, found[name])}
+        return {}
 
     def _access(self) -> dict[str, Any]:
         """Return both machines after their login by key works."""

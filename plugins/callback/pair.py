@@ -72,7 +72,6 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils.tally import RUN
 
 OURS = "gb10.cluster."
 SHOW = f"{OURS}show"
-SUMMARY = "gb10.cluster.site_summary"
 UNCOUNTED = ("ansible.builtin.validate_argument_spec", "ansible.builtin.meta")
 DEBUG = ("ansible.builtin.debug", "debug")
 TICK_SECONDS = 1.0
@@ -244,8 +243,8 @@ class CallbackModule(Default):
         action = self._end(result, "changed" if result.result.get("changed") else "ok")
         if result.result.get("changed") and not isinstance(result.task, TaskInclude):
             self._report.change(*self._where(self.host_label(result), result.task))
-        lines = result.result.get("lines" if action in (SHOW, SUMMARY) else "shown") or []
-        if action == SUMMARY:
+        lines = result.result.get("lines" if action == SHOW else "shown") or []
+        if action == SHOW and result.result.get("summary"):
             self._report.report(lines, is_summary=bool(lines))
         elif RUN.shows and (action == SHOW or (lines and action.startswith(OURS))):
             self._report.report(lines)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, bench
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose, trial
 from ansible_collections.gb10.cluster.plugins.plugin_utils.compose_yaml import compose_yaml
 from ansible_collections.gb10.cluster.plugins.plugin_utils.filters import raises
@@ -35,8 +35,6 @@ class FilterModule:
         """Return the filters by name."""
         return {
             "adjusted_profile": _guard(adjusted),
-            "bench_levels": raises(bench.BenchError)(bench.levels_of),
-            "bench_report": _guard(bench.report),
             "collective_verdict": _guard(trial.verdict),
             "api_url": _guard(api_probe.api_url),
             "render_rank": _guard(compose.render_rank),

@@ -133,7 +133,7 @@ class Profiles(Mapping[str, Any]):
             except yaml.YAMLError as error:
                 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_files import yaml_fault  # each task reads profiles, few have a fault
 
-                raise UnreadableProfileError(path, *yaml_fault(error, text)) from None  # its own sentence quotes the file
+                raise UnreadableProfileError(path, *yaml_fault(error)) from None  # its own sentence quotes the file
             except (OSError, ValueError, RecursionError) as error:
                 raise UnreadableProfileError(path, 0, f"the file cannot be read ({getattr(error, 'strerror', None) or error})") from error
         return self.read[name]

@@ -154,7 +154,7 @@ verdict:
   type: str
   sample: "pair1: 1 error, 2 warnings."
 lines:
-  description: The page, at most 60 lines.
+  description: The page.
   returned: with O(doctor)
   type: list
   elements: str

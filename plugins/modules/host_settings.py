@@ -90,8 +90,7 @@ kho:
     stale: false
     reboot_required: false
     message: >-
-      kho=off is on the kernel command line, and KHO keeps no memory: CmaFree 0 of CmaTotal 0 kB, MemFree 114.0 GiB; before: CmaFree 940604 of
-      CmaTotal 0 kB, MemFree 88.0 GiB
+      kho=off is on the kernel command line, and KHO keeps no memory: CmaFree 0 of CmaTotal 0 kB, MemFree 114.0 GiB
 packages:
   description: Packages that are missing. Install them and call the module again.
   returned: with the roles docker and sysctl
@@ -103,7 +102,7 @@ left:
   returned: with the role docker
   type: list
   elements: str
-  sample: ['log-driver stays "journald", which the user has chosen']
+  sample: ["/etc/docker/daemon.json was changed since the first run, so it stays"]
 restart_required:
   description: Whether the policy asks for a restart of the daemon that could not happen in this run.
   returned: with the role docker
@@ -123,7 +122,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files impo
 from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_api import DockerError
 from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_setup import Setup
 from ansible_collections.gb10.cluster.plugins.module_utils._node.gpu import GpuClocks
-from ansible_collections.gb10.cluster.plugins.module_utils._node.memory import UmaError
 from ansible_collections.gb10.cluster.plugins.module_utils._node.readahead import Readahead
 from ansible_collections.gb10.cluster.plugins.module_utils._node.tuning import MemoryPolicy
 
@@ -164,7 +162,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     params = module.params
-    run_module(module, lambda edit: ROLES[params["role"]](edit, params["state"], typed(params["role"], params["settings"])), UmaError, DockerError)
+    run_module(module, lambda edit: ROLES[params["role"]](edit, params["state"], typed(params["role"], params["settings"])), DockerError)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ options:
   root:
     description:
       - Read a captured tree instead of the live node, with C(proc/), C(sys/), C(etc/), C(var/lib/dpkg/status) and recorded answers below
-        C(cmd/) (C(nvidia-smi.txt), C(fwupdmgr.json), C(docker-info.json), C(docker-containers.json), C(disks.json), C(dmesg.txt),
+        C(cmd/) (C(nvidia-smi.txt), C(fwupdmgr.json), C(docker-info.json), C(docker-containers.json), C(disks.json), C(dmesg.txt), C(logind.conf),
         C(uname-m.txt), C(iptables-forward.txt), C(time.txt), C(agent-peers.json), C(agent-hello.json), C(sshd.txt) and those of M(gb10.cluster.roce_info)).
     type: path
     default: /
@@ -249,8 +249,9 @@ reboot_reasons:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gb10.cluster.plugins.module_utils._checks import doctor
+from ansible_collections.gb10.cluster.plugins.module_utils._node import facts
 from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_api import DEFAULT_SOCKET
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import session
 
 
 def main() -> None:
@@ -272,7 +273,8 @@ def main() -> None:
     root = module.params["root"]
     if not os.path.isdir(root):
         module.fail_json(msg=f"root is {root}, which is not a folder on this machine. Set the folder that has proc/, sys/ and cmd/")
-    module.exit_json(changed=False, **doctor.read_preflight(module.params, module.get_bin_path, root))
+    node = facts.node_at(root, module.get_bin_path)
+    module.exit_json(changed=False, agent=session.read_for_preflight(node), **facts.read(node, module.get_bin_path, module.params))
 
 
 if __name__ == "__main__":

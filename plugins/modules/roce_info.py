@@ -2,7 +2,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Read what the RoCE fabric of a node is, and the NCCL, GLOO and TP variables that follow from it."""
+"""Read what the RoCE fabric of a node is, prove it to its peers, and the NCCL, GLOO and TP variables that follow from it."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ description:
   - The GID index of a rail is the one whose type is C(RoCE v2) and whose GID is C(::ffff:<the rail's IPv4 address>).
     If there is none, or more than one, there is no index, and RV(problems) has the reason.
   - A GB10 powers its ConnectX-7 down while no cable is plugged, so "no device" means "no cable".
+  - With O(peers), pings every peer on every rail with packets of the full MTU that must not be fragmented. Run on all nodes, this proves both ways.
   - Changes nothing. Reads sysfs, C(ip -j -d addr), C(ip -j route), C(rdma -j link) and the network configuration files.
     RV(problems) names what is missing or unreadable. The rest is used.
 requirements:
@@ -41,7 +42,6 @@ options:
         while another cage carries the fabric.
     type: list
     elements: str
-    default: []
   fabric_cidrs:
     description:
       - The fabric networks, one per rail.
@@ -71,11 +71,43 @@ options:
     type: str
   fail_on:
     description:
-      - Ids of RV(problems) that make the module fail.
-      - The message names the rail, the interface and the remedy of each.
+      - Ids of RV(problems) that make the module fail. V(unusable) are all that keep it from working,
+        V(without_rdma) those that leave it with TCP alone.
+      - The message names the rail, the interface and the remedy of each. A peer of O(peers) that does not answer fails in any case.
     type: list
     elements: str
     default: []
+  peers:
+    description:
+      - The other nodes, to be pinged on every rail with a link.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      host:
+        description:
+          - Name for messages.
+        type: str
+        required: true
+      fabric:
+        description:
+          - The peer's fabric addresses, one per rail.
+        type: list
+        elements: str
+        required: true
+      rank:
+        description:
+          - Not used; a member of P(gb10.cluster.serving_group#lookup) can be given as it is.
+        type: int
+      address:
+        description:
+          - Not used; a member of P(gb10.cluster.serving_group#lookup) can be given as it is.
+        type: str
+  ping_seconds:
+    description:
+      - Seconds to wait for an answer before a peer counts as not reachable.
+    type: int
+    default: 10
 notes:
   - Run it as root (C(become=true)) to see netplan files of mode 0600; everything else is readable by all.
 """
@@ -99,6 +131,15 @@ EXAMPLES = r"""
   gb10.cluster.roce_info:
     fabric_addresses: [192.168.100.10/24, 192.168.101.10/24]
     fail_on: [link_down, no_cable]
+  become: true
+
+- name: Prove the rails
+  gb10.cluster.roce_info:
+    fabric_addresses: [192.168.100.10/24, 192.168.101.10/24]
+    fail_on: [unusable, without_rdma]
+    peers:
+      - host: spark-2
+        fabric: [192.168.100.11, 192.168.101.11]
   become: true
 
 - name: Read a captured tree, for instance of another machine
@@ -139,16 +180,10 @@ ports:
   returned: always
   type: list
   elements: dict
-twins:
-  description: Network devices by cage number (as text).
-  returned: always
-  type: dict
-  sample: {"0": [enp1s0f0np0, enP2p1s0f0np0], "1": [enp1s0f1np1, enP2p1s0f1np1]}
 management:
   description:
     - The path by which this node is reached, the SSH session's interface, else that of the default route with the lowest metric.
-    - Without both it is the only other interface with an address that is neither virtual nor a port of the card, else null.
-    - C(reason) is C(ssh session), C(default route) or C(only addressed interface); the last one is not in C(protected).
+    - C(reason) is C(ssh session) or C(default route); all are null without both.
     - C(protected) lists every interface that the roce role will not touch.
   returned: always
   type: dict
@@ -166,13 +201,7 @@ hotplug:
     - C(plugged) is its state of the cable (C(debug_state)), null if it is unknown.
   returned: always
   type: dict
-  sample:
-    present: true
-    interface: pcie_hotplug
-    enabled: true
-    plugged: true
-    files: {"pcie_hotplug/debug_state": "1", "pcie_hotplug/hotplug_enabled": "1"}
-    summary: debug_state=1, hotplug_enabled=1
+  sample: {present: true, plugged: true, summary: "debug_state=1, hotplug_enabled=1"}
 foreign:
   description: Configuration files of others that configure the rails.
   returned: always
@@ -206,7 +235,7 @@ problems:
   description:
     - What is wrong, each with a stable C(id), the C(message), the C(remedy) and the C(interface) it belongs to.
     - "Ids: C(no_cable), C(link_down), C(speed_degraded), C(pcie_degraded), C(no_rdma), C(no_ipv4), C(link_local_only),
-      C(gid_missing), C(gid_ambiguous), C(gid_index_differs), C(mtu_small), C(mtu_mismatch),
+      C(gid_missing), C(gid_ambiguous), C(gid_index_differs), C(mtu_small),
       C(one_subnet_for_both_rails), C(subnet_of_management), C(subnet_of_another), C(rails_crossed), C(ports_asymmetric),
       C(rail_unplaced), C(rail_is_management), C(interface_missing),
       C(foreign_netplan), C(bad_input), C(unreadable)."
@@ -218,28 +247,97 @@ problems:
       message: enp1s0f0np0 has MTU 1500, wanted is 9000 (RDMA MTU 1024 instead of 4096).
       remedy: Run the roce role; set roce_mtu to 1500 if a switch between the nodes cannot carry more.
       interface: enp1s0f0np0
+pings:
+  description: One entry per peer and rail, with C(host), C(rail), C(interface), C(address), C(size) (bytes of payload) and C(ok).
+  returned: always
+  type: list
+  elements: dict
+  sample: [{"host": spark-2, "rail": 0, "interface": enp1s0f0np0, "address": 192.168.100.11, "size": 8972, "ok": true}]
+bandwidth:
+  description: The receipt of the last bandwidth test of these rails; null if there is none.
+  returned: always
+  type: dict
+  sample: {"class": healthy, "when": "2026-11-21T06:00:00Z"}
 """
 
+import time
 from pathlib import Path
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.bandwidth import BANDWIDTH_RECEIPT, matching_receipt
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import find_ssh_connection, read_node
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.facts import DesiredState, gather, sentence_of
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import foreign_config
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.problems import FATAL, RDMA_ONLY, gather, sentence_of
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import DesiredState
+
+ICMP_HEADERS = 28  # IPv4 and ICMP
+SHORT = {"unusable": FATAL, "without_rdma": RDMA_ONLY}  # values of fail_on that name several ids
+
+
+def ping(module: AnsibleModule, rail: dict[str, Any], host: str, address: str) -> tuple[dict[str, Any], str]:
+    """Send full-size packets; return the record and the sentence of a failure."""
+    mtu, name = module.params["mtu"], rail["netdev"]
+    size = mtu - ICMP_HEADERS
+    record = {"host": host, "rail": rail["index"], "interface": name, "address": address, "size": size, "ok": False}
+    path = module.get_bin_path("ping")
+    if path is None:
+        return record, "The command `ping` is missing: install iputils-ping."
+    end = time.monotonic() + module.params["ping_seconds"]
+    while True:
+        rc, out, err = module.run_command([path, "-n", "-q", "-I", name, "-M", "do", "-s", str(size), "-c", "2", "-i", "0.2", "-W", "2", address])
+        if rc == 0:
+            return {**record, "ok": True}, ""
+        small, _out, _err = module.run_command([path, "-n", "-q", "-I", name, "-c", "1", "-W", "2", address])
+        if (small == 0 and "too long" in out + err) or time.monotonic() > end:
+            break
+        time.sleep(1)
+    if small == 0:
+        return record, (
+            f"{host} answers on rail {rail['index']} ({name} to {address}) but not to {size} bytes unfragmented: "
+            f"an MTU on the way is smaller than {mtu}. Compare `ip link` of both nodes and the switch, or set roce_mtu to 1500."
+        )
+    return record, (
+        f"{host} does not answer on rail {rail['index']} ({name} to {address}). "
+        "Check that the cable sits in the same cage on both nodes and that the roce role ran on both."
+    )
+
+
+def ping_all(module: AnsibleModule, rails: list[dict[str, Any]]) -> list[tuple[dict[str, Any], str]]:
+    """Ping every peer on every rail with an address and a link."""
+    up = {rail["index"]: rail for rail in rails if rail["ipv4"] is not None and rail["state"] == "ACTIVE"}
+    pairs = [(peer["host"], index, address) for peer in module.params["peers"] for index, address in enumerate(peer["fabric"]) if index in up]
+    return [ping(module, up[index], host, address.split("/")[0]) for host, index, address in pairs]
+
+
+def receipt_of(root: str, rails: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the receipt of the last bandwidth test of these rails."""
+    try:
+        return matching_receipt(BANDWIDTH_RECEIPT.read_text(), rails) if root == "/" else None
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 def main() -> None:
     """Run the module."""
+    peer = {
+        "host": {"type": "str", "required": True},
+        "fabric": {"type": "list", "elements": "str", "required": True},
+        "rank": {"type": "int"},
+        "address": {"type": "str"},
+    }
     module = AnsibleModule(
         argument_spec={
             "root": {"type": "path", "default": "/"},
-            "fabric_addresses": {"type": "list", "elements": "str", "default": []},
+            "fabric_addresses": {"type": "list", "elements": "str"},
             "fabric_cidrs": {"type": "list", "elements": "str", "default": []},
             "interfaces": {"type": "list", "elements": "str", "default": []},
             "mtu": {"type": "int", "default": 9000},
             "min_speed_mbps": {"type": "int", "default": 200000},
             "ssh_connection": {"type": "str"},
             "fail_on": {"type": "list", "elements": "str", "default": []},
+            "peers": {"type": "list", "elements": "dict", "default": [], "options": peer},
+            "ping_seconds": {"type": "int", "default": 10},
         },
         supports_check_mode=True,
     )
@@ -248,9 +346,13 @@ def main() -> None:
         module.fail_json(msg=f"root is {params['root']}, which is not a folder on this machine; give the folder that holds sys/ and cmd/.")
     capture = read_node(module, params["root"])
     session = params["ssh_connection"] or find_ssh_connection(capture)
-    desired = DesiredState(params["fabric_addresses"], params["fabric_cidrs"], params["interfaces"], params["mtu"], params["min_speed_mbps"])
+    desired = DesiredState(params["fabric_addresses"] or (), params["fabric_cidrs"], params["interfaces"], params["mtu"], params["min_speed_mbps"])
     result = gather(capture, desired, session, foreign_config(capture))
-    bad = [sentence_of(problem, result["rails"]) for problem in result["problems"] if problem["id"] in params["fail_on"]]
+    fatal = {each for name in params["fail_on"] for each in SHORT.get(name, (name,))}
+    bad = [sentence_of(problem, result["rails"]) for problem in result["problems"] if problem["id"] in fatal]
+    pings = ping_all(module, result["rails"])
+    bad += [sentence for _record, sentence in pings if sentence]
+    result.update(pings=[record for record, _sentence in pings], bandwidth=receipt_of(params["root"], result["rails"]))
     if bad:
         module.fail_json(msg=" ".join(bad), **result)
     module.exit_json(changed=False, **result)

@@ -19,6 +19,7 @@ description:
   - Refuses, with nothing changed, what would touch an interface with the default route or the SSH session, networks that overlap
     others of this node, a changed rail that a running process uses for RDMA, and configuration files of others (see O(foreign)).
   - What only drifted (an MTU or an address that is gone, a kernel setting) is put right on the rail itself, without netplan.
+    So is the index of a GID.
   - In a container nothing is changed, and RV(managed) is false.
 requirements:
   - PyYAML on a node with netplan files (package python3-yaml, which netplan.io depends on)
@@ -89,6 +90,12 @@ options:
       - The link speed in Mb/s below which RV(gb10.cluster.roce_info#module:problems) names a rail.
     type: int
     default: 200000
+  gid_repair:
+    description:
+      - Whether to repair a GID that is missing or whose index differs between the rails, by removing and adding the rail's address.
+        It is not done while a process uses RDMA.
+    type: bool
+    default: true
 seealso:
   - module: gb10.cluster.roce_info
 """
@@ -217,6 +224,7 @@ def main() -> None:
             "confirm_seconds": {"type": "int", "default": 120},
             "ssh_connection": {"type": "str"},
             "min_speed_mbps": {"type": "int", "default": 200000},
+            "gid_repair": {"type": "bool", "default": True},
         },
         supports_check_mode=True,
     )

@@ -95,8 +95,7 @@ options:
       idle_power_w:
         description:
           - The power in W that a GPU of the node draws while the engine is loaded and idle, up to 10 % or 5 W more count as idle.
-          - If it is not set, the lowest power without a request is measured and kept in C(idle_power_w) in the group's folder, but not in check mode.
-            It is a measurement and not configuration, so it does not count as a change.
+          - If it is not set, what the watch of the head's agent has measured counts.
         type: float
 extends_documentation_fragment:
   - gb10.cluster.attributes
@@ -207,7 +206,7 @@ inputs:
   returned: always
   sample: 9c1f03d2a7be
 collective:
-  description: What the last collective test that passed on this node is valid for; empty if none has. See M(gb10.cluster.collective_test).
+  description: What the last collective test that passed on this node is valid for; empty if none has. See M(gb10.cluster.roce_test).
   type: str
   returned: always
   sample: 3b0c77a1e2d4
@@ -443,7 +442,7 @@ def main() -> None:
     module.exit_json(
         changed=False,
         boot_log=look.boot_log(rank["containers"], engine) if wants_log else {},
-        alive=look.alive(folder, ask, keep=not module.check_mode) if ask and look.may_ask(rank) else {},
+        alive=look.alive(folder, ask) if ask and look.may_ask(rank) else {},
         health=look.health_of(folder) if wants_health else {},
         records=look.records(folder) if wants_records else {},
         key=files.keep_key(folder, given["group"], check=True) if wants_key else {},

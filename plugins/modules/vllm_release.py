@@ -113,7 +113,6 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node, RecordError
 from ansible_collections.gb10.cluster.plugins.module_utils._node import model_folder, node, releases
 from ansible_collections.gb10.cluster.plugins.module_utils._node.manifest import ManifestError
-from ansible_collections.gb10.cluster.plugins.module_utils._node.transfer import CopyError
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import files
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import CACHE_VARIABLES
 
@@ -193,7 +192,7 @@ def main() -> None:
     try:
         with Node("/").alone():
             diff = remove(directory, module.check_mode) if absent else write(module)
-    except (ManifestError, CopyError, RecordError) as error:
+    except (ManifestError, RecordError) as error:
         module.fail_json(msg=str(error))
     except OSError as error:
         module.fail_json(

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: weights_manifest
-short_description: Read, check and compare a model's folder
+short_description: Read and check a model's folder
 description:
   - Reads every file of a model, a plain folder or a Hugging Face cache (C(models--org--name)), and returns sizes, SHA-256 hashes and links.
-  - Reports faults. Examples are shards of the index that are missing, unfinished downloads, files with another SHA-256 than the hub promises,
-    a revision without its ref, and links to the outside.
+  - Reports faults. Examples are shards of the index that are missing, unfinished downloads, files with another SHA-256 than the hub promises
+    or than before, a revision without its ref, and links to the outside.
   - Hashes are computed in parallel and recorded in C(/var/lib/gb10-cluster). They are valid while size, times and inode of a file stay the same.
-  - With O(expected), fails if the node does not have these files, and records them as the files of all ranks.
   - Does not change the model.
 extends_documentation_fragment:
   - gb10.cluster.attributes
@@ -55,15 +54,6 @@ options:
     type: str
     choices: [fast, full]
     default: fast
-  expected:
-    description:
-      - Files that the node must have, as a mapping of paths to C(size), C(sha256) and C(mtime_ns).
-    type: dict
-  links:
-    description:
-      - Links that the node must have, as a mapping of paths to targets.
-    type: dict
-    default: {}
 author:
   - The gb10.cluster authors (@gb10-cluster)
 """
@@ -85,7 +75,7 @@ EXAMPLES = r"""
 RETURN = r"""
 manifest:
   description:
-    - The model on the node. C(files) has C(size) in bytes, C(sha256) and C(mtime_ns) by path, C(links) the target by path,
+    - The model on the node. C(files) has C(size) in bytes and C(sha256) by path, C(links) the target by path,
       C(selected) the paths that the engine reads, C(missing), C(incomplete), C(damaged) and C(problems) its faults,
       C(free_bytes) the free space of the file system and C(proof) one SHA-256 over all that is selected.
   returned: always
@@ -94,7 +84,7 @@ manifest:
     path: /srv/models/tiny
     exists: true
     layout: directory
-    files: {model.safetensors: {size: 734003200, sha256: 0a3f..., mtime_ns: 1795241700000000000}}
+    files: {model.safetensors: {size: 734003200, sha256: 0a3f...}}
     links: {}
     selected: [model.safetensors]
     missing: []
@@ -119,11 +109,10 @@ import time
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node, RecordError
 from ansible_collections.gb10.cluster.plugins.module_utils._node import manifest, model_folder
-from ansible_collections.gb10.cluster.plugins.module_utils._node.transfer import CopyError
 
 
 def main() -> None:
-    """Read the model, compare it with `expected`, and return the manifest."""
+    """Read the model and return the manifest."""
     module = AnsibleModule(
         argument_spec={
             "path": {"type": "path", "required": True},
@@ -131,8 +120,6 @@ def main() -> None:
             "layout": {"type": "str", "choices": ["directory", "hub"], "default": "directory"},
             "revision": {"type": "str", "default": "main"},
             "verify": {"type": "str", "choices": ["fast", "full"], "default": "fast"},
-            "expected": {"type": "dict"},
-            "links": {"type": "dict", "default": {}},
         },
         supports_check_mode=True,
     )
@@ -141,17 +128,7 @@ def main() -> None:
     try:
         found = model_folder.read(node, path, params["layout"], params["revision"], params["verify"] == "full", not module.check_mode, params["store"])
         complaints = manifest.complaints(found)
-        if params["expected"] is not None:
-            wrong = manifest.compare(found, params["expected"], params["links"])
-            if wrong:
-                module.fail_json(
-                    msg=f"{path} differs from the other ranks: {manifest.listing(wrong, 4)}; run again to copy these files",
-                    manifest=found,
-                    complaints=complaints,
-                )
-            if not module.check_mode:
-                model_folder.agree(node, path, params["expected"])
-    except (RecordError, CopyError, manifest.ManifestError) as error:
+    except (RecordError, manifest.ManifestError) as error:
         module.fail_json(msg=str(error))
     except OSError as error:
         where = error.filename or path

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -57,12 +56,6 @@ def _inventory_files(sources: Iterable[str]) -> Iterator[Path]:
             yield from _inventory_files(str(each) for each in sorted(source.iterdir()) if not each.name.startswith(".") and not each.name.endswith(ignored))
 
 
-def is_encrypted(path: Path) -> bool:
-    """Report whether a file is encrypted with a vault password."""
-    with path.open("rb") as handle:
-        return handle.read(15) == b"$ANSIBLE_VAULT;"
-
-
 def faults(sources: Sequence[str], play_directories: Iterable[str] = (), options: Sequence[str] = ()) -> list[Located]:
     """Return what Ansible cannot read; a key that stands twice, and is a secret, is a warning, because no value is compared or shown.
 
@@ -89,7 +82,7 @@ def file_faults(path: Path, is_tree: bool = False) -> list[Found]:
     except OSError as error:
         return [(0, "YAML", f"the file cannot be opened ({error.strerror})")]
     except yaml.YAMLError as error:
-        line, problem = yaml_fault(error, text)
+        line, problem = yaml_fault(error)
         return [(line, "YAML", problem)]
     found = list(_node_faults(root))
     if is_tree:
@@ -101,24 +94,21 @@ def file_faults(path: Path, is_tree: bool = False) -> list[Found]:
     return found
 
 
-def yaml_fault(error: yaml.YAMLError, text: str = "") -> tuple[int, str]:
-    """Return the line of what a parser of YAML cannot read, and a sentence without a part of the file."""
+def yaml_fault(error: yaml.YAMLError) -> tuple[int, str]:
+    """Return the line of what the parser cannot read, and a sentence without a part of the file."""
     mark, opened = getattr(error, "problem_mark", None), getattr(error, "context_mark", None)
-    problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "cannot be read"
+    problem = str(getattr(error, "problem", None) or getattr(error, "reason", None) or "cannot be read")
     context = getattr(error, "context", None) or ""
-    lines = text.splitlines()
-    if mark and mark.line < len(lines) and re.match(r" *\t", lines[mark.line]):
-        problem = "a tab; YAML indents with spaces"
-    elif mark and any(re.search(r"(?:^\s*-|:)\s+\{[{%]", line) for line in lines[(opened or mark).line : mark.line + 1]):
-        problem = "a template that begins a value needs quotes"
-    elif opened and ("quoted scalar" in context or "flow" in context) and "unknown escape" not in problem:
-        mark, problem = opened, f"a {'quotation mark' if 'quoted' in context else 'bracket'} opens here and is not closed"
+    if opened and ("quoted scalar" in context or "flow" in context):
+        mark, problem = opened, "a quotation mark or a bracket opens here and is not closed"
+    elif "did not find expected key" in problem:
+        problem = "a template that begins a value needs quotes, and a list or a mapping ends before it goes on"
     elif "could not find expected ':'" in problem:
         mark, problem = opened or mark, "the colon after the name is missing, or the space after the colon"
     elif "mapping values are not allowed" in problem:
         problem = "a second colon in one line, or a line that is indented too far; put a value with a colon in quotes"
     elif "undefined alias" in problem:  # its name can be a part of a secret
-        problem = "YAML reads a word with * as an alias, which is not defined; put the value in quotes"
+        problem = "an alias that is not defined; put a value that begins with * in quotes"
     return mark.line + 1 if mark else 1, f"the file is not valid YAML here ({problem})"
 
 

@@ -98,10 +98,8 @@ class Places:
             return Located(file if file == EXTRA else short(Path(file)), line, place.key, fault.text, fault.example)  # JSON has no lines
         if place.kind == "run":
             return Located(place.name, 0, place.key, fault.text)
-        places = [self._definition(place), *(self._definition(place._replace(name=host)) for host in fault.among)]
-        # If hosts differ, the value that is set for a single host is the one to change.
-        at = next((each for each in places if fault.among and each and "/host_vars/" in each[0]), places[0])
-        if not at or (place.own and self._is_shared(place, at)):
+        at = self._definition(place)
+        if not at:
             return Located(self._file_to_write(place), 0, place.key, fault.text, fault.example)
         return Located(short(Path(at[0])), at[1], place.key, fault.text, fault.example)
 
@@ -119,30 +117,16 @@ class Places:
         members = [place.name] if place.kind == "host" else self.groups.get(place.name) or []
         return definition(self.raw.get(members[0], {}), place.key, place.below) if members else None
 
-    def _is_shared(self, place: Place, at: At) -> bool:
-        """Report whether hosts of another group have the same definition."""
-        others = set(self.groups.get(ROOT_GROUP, ())) - set(self.groups.get(place.name, ()))
-        return any(definition(self.raw.get(host, {}), place.key, place.below) == at for host in others)
-
-    def _files(self) -> list[Path]:
-        """Return the files of the inventory that have hosts and groups."""
-        paths = [Path(source) for source in self.sources if os.path.exists(source)]
-        inside = [each for path in paths if path.is_dir() for each in sorted(path.iterdir()) if each.is_file() and not each.name.startswith(".")]
-        return [path for path in paths if path.is_file()] + inside
-
     def _file_to_write(self, place: Place) -> str:
-        """The file for a variable that no file has."""
-        files = self._files()
+        """The file for what no file has: a variable of the collection, or a host or a group."""
         existing = [Path(source) for source in self.sources if os.path.exists(source)]
         if not existing:
-            given = ", ".join(self.sources)
-            return f"the inventory ({given})" if given else "the inventory (none was given, use -i inventories/mine)"
+            return f"the inventory ({', '.join(self.sources) or 'none was given, use -i inventories/mine'})"
         base = existing[0] if existing[0].is_dir() else existing[0].parent
-        if place.key == place.name or place.key in ("ansible_host", "ansible_port"):
-            return short(files[0] if files else base)
-        own = place.own or (place.kind == "host" and place.key in ("gb10_rank", "gb10_fabric_addresses"))
-        owner = place.name if own else ROOT_GROUP
-        return short(base / f"{'host' if owner in self.groups.get(ROOT_GROUP, ()) else 'group'}_vars" / f"{owner}.yml")
+        if place.key != place.name and not place.key.startswith("ansible_"):
+            return short(base / "group_vars" / f"{ROOT_GROUP}.yml")
+        inside = [each for each in sorted(base.iterdir()) if each.is_file() and not each.name.startswith(".")]
+        return short(next(iter(inside), base) if existing[0].is_dir() else existing[0])
 
 
 def first_line(error: AnsibleError) -> str:

@@ -16,7 +16,7 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.gb10.cluster.plugins.lookup.profile import Profiles, shipped_profiles
 from ansible_collections.gb10.cluster.plugins.module_utils._core.text import did_you_mean
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory import rules, ssh
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import split_by_majority, value_of
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import value_of
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import kv_estimate
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import SPARK_GIB
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import group_fault, port_fault, writable_weights
@@ -59,7 +59,7 @@ def _sets(raw: Any, way: Sequence[str | int]) -> bool:
 class ProfileChecks:
     """The check of the profiles of one inventory.
 
-    :param add: adds a fault: kind, name, key, text, way to a part of the value, hosts with another value.
+    :param add: adds a fault: kind, name, key, text, way to a part of the value.
     :param values: the variables of each host; ``loader`` is Ansible's reader of files.
     :param image, starts: whether this run builds an image, or starts the group.
     """
@@ -71,18 +71,13 @@ class ProfileChecks:
     image: bool
     starts: bool
     files: dict[str, dict[str, Any]] = field(default_factory=dict)  # of each folder, its profiles that are files
-    broken: set[str] = field(default_factory=set)  # names of profiles whose file has a fault
+    broken: bool = False  # whether a file of a profile has a fault
     users: dict[str, Any] = field(default_factory=dict)  # of each host, the profiles of the user
 
-    def check(self, name: str, members: Sequence[str]) -> None:
+    def check(self, members: Sequence[str]) -> None:
         """The selected profile of a serving group, and every profile of the user. Values of a wrong type are faults of their own."""
         given = {host: value_of(self.values[host], "gb10_profile") for host in members}
-        chosen = {host: str(value) for host, value in given.items() if not isinstance(value, (list, Mapping))}
-        same, odd = split_by_majority(chosen)
-        for host in odd:
-            text = f"{name} has the profiles {chosen[same[0]]} and {chosen[host]}; set one profile for the whole group"
-            self.add("host", host, "gb10_profile", text, among=tuple(same))
-        for host, selected in chosen.items():
+        for host, selected in ((host, str(value)) for host, value in given.items() if not isinstance(value, (list, Mapping))):
             for key in rules.SOURCES:
                 value = self.values[host].get(key)
                 text = rules.source_fault(key, value, members) if isinstance(value, str) else ""
@@ -103,46 +98,30 @@ class ProfileChecks:
                 found = file_faults(path)
                 for line, key, text in found:
                     self.add("file", str(path), key, text, (line,))
-                if found:
-                    self.broken.add(name)
-                else:
+                self.broken = self.broken or bool(found)
+                if not found:
                     self.files[folder][name] = self.loader.load_from_file(os.path.abspath(path))
         return self.files[folder]
 
-    def _layers(self, host: str, name: str) -> tuple[list[str], str]:
-        """Return this profile and those of the user that it extends, and the name of the one below them, which is not the user's."""
-        users, found = self.users[host], []
-        while name in users and name not in found:
-            found.append(name)
-            name = str(users[name].get("extends") or name) if isinstance(users[name], Mapping) else name
-        return found, name
-
-    def _setter(self, host: str, name: str, path: str) -> str:
-        """Return which profile of the user sets a key: this one, or one that it extends; empty without one."""
-        way = tuple(steps(path))
-        return next((layer for layer in self._layers(host, name)[0] if _sets(self.users[host][layer], way)), "")
-
     def _add_to_profile(self, host: str, name: str, path: str, text: str) -> None:
-        """Add a fault of a key of a profile, in the line of the user's profile that sets it. A shipped one has the line that selects it.
+        """Add a fault of a key of a profile: in the line of a profile of the user, else in the line that selects the shipped one.
 
         :param text: a sentence, which may begin with the profile and the key. A file of a profile shows them as the place.
         """
+        way = tuple(steps(path))
         if name not in self.users[host]:
             self.add("host", host, "gb10_profile", text)
-            return
-        owner, way = self._setter(host, name, path) or name, tuple(steps(path))
-        if owner in (self.values[host].get("gb10_profiles") or {}):
-            text = re.sub(rf"\Aprofile {re.escape(name)}:", f"profile {owner}:", text)  # one cause, one fault
-            self.add("host", host, "gb10_profiles", text, (owner, *way))
-            return
-        for begin in (f"profile {name}: ", f"{name}: ", path):
-            text = text.removeprefix(begin)
-        file, line = definition(self.users[host], owner, way) or (owner, 0)
-        self.add("file", file, path or owner, text.lstrip(": "), (line,))
+        elif name in (self.values[host].get("gb10_profiles") or {}):
+            self.add("host", host, "gb10_profiles", text, (name, *way))
+        else:
+            for begin in (f"profile {name}: ", f"{name}: ", path):
+                text = text.removeprefix(begin)
+            file, line = definition(self.users[host], name, way) or (name, 0)
+            self.add("file", file, path or name, text.lstrip(": "), (line,))
 
     def _profile(self, host: str, name: str, size: int) -> None:
         """A profile; ``size`` is that of the serving group, 0 if the profile is not selected."""
-        if self._layers(host, name)[1] in self.broken:
+        if self.broken:
             return
         try:
             profile = resolve(name, shipped_profiles(), self.users[host])
@@ -154,8 +133,7 @@ class ProfileChecks:
         port = values.get("ansible_port") or 22
         key, text = port_fault(profile, port) if not ssh.port_fault(port) else ("", "")
         if text:
-            owner = self._setter(host, name, key) or name
-            self._add_to_profile(host, name, key, f"{text}; change it in the profile {owner}")
+            self._add_to_profile(host, name, key, f"{text}; change it in the profile {name}")
         if not size:
             self._expressions(host, profile, False)
             return
@@ -178,9 +156,8 @@ class ProfileChecks:
     def _blame(self, host: str, name: str, text: str, variables: Iterable[str], paths: Iterable[str]) -> None:
         """Add a fault to the first variable that the inventory sets, else to the first key that a profile of the user sets, else to the selected profile."""
         key = next((each for each in variables if self.values[host].get(each) not in (None, "", {})), "")
-        path = next((each for each in paths if self._setter(host, name, each)), "")
-        if path and not key:
-            self._add_to_profile(host, name, path, text)
+        if not key and name in self.users[host]:
+            self._add_to_profile(host, name, next((each for each in paths if _sets(self.users[host][name], tuple(steps(each)))), ""), text)
         else:
             self.add("host", host, key or "gb10_profile", text.replace(f"set {FLAGS[key]} ", f"set {key} ") if key in FLAGS else text)
 

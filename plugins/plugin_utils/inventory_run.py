@@ -6,28 +6,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from ansible import constants as C  # noqa: N812  its usual name
 from ansible import context
 from ansible_collections.gb10.cluster.plugins.module_utils._core.text import did_you_mean
-from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader
 
 MINE = "inventories/mine"  # what setup.yml writes
 DEFAULT_SOURCES = ("/etc/ansible/hosts", "localhost,")  # without -i
 PLAYBOOKS = Path(__file__).resolve().parents[2] / "playbooks"
-_SPECIAL_TAGS = ("all", "always", "never", "tagged", "untagged")  # words of Ansible itself
-
-
-def _plays(path: Path) -> Iterator[dict[str, Any]]:
-    content = yaml.load(path.read_text(encoding="utf-8"), Loader=SafeLoader) if path.is_file() else []  # noqa: S506  a safe loader
-    for play in content:
-        yield play
-        if isinstance(play.get("ansible.builtin.import_playbook"), str):
-            yield from _plays(path.parent / play["ansible.builtin.import_playbook"])
+_SPECIAL_TAGS = ("all", "always", "never", "tagged", "untagged", "reboot")  # words of Ansible itself, and the tag of reboot.yml
 
 
 def own_playbooks(playbooks: Sequence[str]) -> list[Path]:
@@ -42,17 +32,10 @@ def is_check_alone() -> bool:
     return [path.name for path in own_playbooks([str(each) for each in context.CLIARGS.get("args") or ()])] == ["inventory.yml"]
 
 
-def tag_faults(given: Mapping[str, Sequence[str]], playbooks: Sequence[str]) -> list[tuple[str, str]]:
-    """Return (option, sentence) of each tag that no play has. A playbook that is not of this collection can have roles with tags of their own."""
-    unknown = [(option, tag) for option, tags in given.items() for tag in tags if tag not in _SPECIAL_TAGS]
-    plays = [play["tags"] for path in own_playbooks(playbooks) for play in _plays(path) if play.get("tags")] if unknown else []
-    flat = [str(tag) for each in plays for tag in (each if isinstance(each, list) else [each])]
-    known = [tag for tag in dict.fromkeys(flat) if tag != "always"]
-    return [
-        (option, f"{tag} is not a tag of this playbook{did_you_mean(tag, known)}; known are {', '.join(known)}")
-        for option, tag in unknown
-        if known and tag not in known
-    ]
+def tag_faults(given: Mapping[str, Sequence[str]], known: Sequence[str]) -> list[tuple[str, str]]:
+    """Return (option, sentence) of each tag that is nearly the name of a role. Another playbook can have other tags."""
+    hints = [(option, tag, did_you_mean(tag, known)) for option, tags in given.items() for tag in tags if tag not in (*known, *_SPECIAL_TAGS)]
+    return [(option, f"{tag} is not a tag of these playbooks{hint} Known are {', '.join(known)}") for option, tag, hint in hints if hint]
 
 
 def skipped(arguments: Mapping[str, Any]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from ansible.errors import AnsibleError
 from ansible_collections.gb10.cluster.plugins.module_utils._core.text import did_you_mean
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory import groups, rules, ssh, variables
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.groups import serving_groups
-from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import CLUSTER_SPEC, PLAYBOOK_SPEC, ROOT_GROUP, Fault, Place
+from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import CLUSTER_SPEC, PLAYBOOK_SPEC, ROOT_GROUP, Fault, Place, value_of
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.rules import DEFAULTS, SettingsError, merged_settings
 from ansible_collections.gb10.cluster.plugins.plugin_utils import inventory_files, inventory_run
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import EXTRA, Located, Places, first_line, origin_of
@@ -24,18 +24,10 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_profiles im
 
 _TAGS = {"--tags": "ansible_run_tags", "--skip-tags": "ansible_skip_tags"}
 # Values that all ranks of a serving group share.
-_SHARED = ("roce_mtu", *FLAGS, "vllm_tp2_extra_args", "vllm_tp2_gate")
+_SHARED = ("gb10_profile", "roce_mtu", *FLAGS, "vllm_tp2_extra_args", "vllm_tp2_gate")
 # A template that reads these can be made later.
 _LATER = re.compile(r"hostvars|roce_env|_required\b|gb10\.cluster\.serving_group")
 _ENVIRONMENT = re.compile(r"(?:lookup|query|q)\(\s*['\"](?:ansible\.builtin\.)?env['\"]")
-# Why the template of a secret fails, without a part of it.
-_KINDS = (
-    ("file not found", "a file that it reads was not found"),
-    ("could not locate file", "a file that it reads was not found"),
-    ("no filter named", "it uses a filter that does not exist here"),
-    ("undefined", "it uses a variable that is not defined"),
-    ("syntax error", "it is not a valid template"),
-)
 _DIGITS = re.compile(r"\d")
 
 
@@ -98,8 +90,8 @@ class Survey:
                     self._add("run", EXTRA, name, fault, below)
         return [self.places.locate(fault) for fault in self.found]
 
-    def _add(self, kind: str, name: str, key: str, text: str, below: tuple[str | int, ...] = (), among: tuple[str, ...] = (), example: bool = False) -> None:
-        self.found.append(Fault(Place(kind, name, key, below), text, example, among))
+    def _add(self, kind: str, name: str, key: str, text: str, below: tuple[str | int, ...] = ()) -> None:
+        self.found.append(Fault(Place(kind, name, key, below), text))
 
     def _check_run(self) -> bool:
         """The inventories and tags of the command line. Return whether there is no inventory to check."""
@@ -107,7 +99,7 @@ class Survey:
         if text:
             self._add("run", "the command line", "-i", text)
             return True
-        for option, text in inventory_run.tag_faults(self.tags, [str(each) for each in cli_context.CLIARGS.get("args") or ()]):
+        for option, text in inventory_run.tag_faults(self.tags, list(inventory_files.load_specs())):
             self._add("run", "the command line", option, text)
         return False
 
@@ -137,10 +129,9 @@ class Survey:
         for name, members in serving.items():
             present = [host for host in members if host in self.values]
             for key in _SHARED:
-                given = {host: self.values[host].get(key) for host in present}
-                if len({str(value) for value in given.values()}) > 1:
-                    self.found += groups.equal_faults(key, given, name)
-            self.profiles.check(name, present)
+                given = {host: str(value_of(self.values[host], key) if key in CLUSTER_SPEC else self.values[host].get(key)) for host in present}
+                self.found += groups.equal_faults(key, given, name)
+            self.profiles.check(present)
             self._check_limit(name, members)
         self._check_extra()
 
@@ -165,25 +156,18 @@ class Survey:
         return True
 
     def _add_unreadable(self, host: str, reason: str) -> None:
-        encrypted = [path for path, _kind, _owner in inventory_files.variable_files(self.sources, self.folders) if inventory_files.is_encrypted(path)]
-        if not encrypted or not re.search("vault|decrypt", reason, re.IGNORECASE):
-            self._add("host", host, host, f"Ansible cannot read its variables: {reason}")
-            return
-        for path in encrypted:
-            self._add("file", str(path), "vault", f"the file {inventory_files.NOT_DECRYPTED}", (0,))
+        is_vault = re.search("vault|decrypt", reason, re.IGNORECASE)
+        self._add("host", host, host, f"one of its files {inventory_files.NOT_DECRYPTED}" if is_vault else f"Ansible cannot read its variables: {reason}")
 
     def _add_template_fault(self, host: str, name: str, raw: Any, reason: str) -> None:
         if "vault" in reason.lower():
             self._add("host", host, name, inventory_files.NOT_DECRYPTED)
-        elif _LATER.search(str(raw)):
-            return
-        elif "ansible_" in str(raw):
-            text = "its template reads a variable of Ansible that is not set here, and these playbooks gather no facts of a machine; write the value"
-            self._add("host", host, name, text)
-        else:
-            secret = variables.is_secret(name, self.specs.get(name))
-            kind = next((text for part, text in _KINDS if part in reason.lower()), "the reason is not shown, because the value is a secret")
-            self._add("host", host, name, f"its template fails; {kind}" if secret else f"its template fails: {reason}")
+        elif not _LATER.search(str(raw)):
+            if variables.is_secret(name, self.specs.get(name)):
+                reason = "the reason is not shown, because the value is a secret"
+            elif "ansible_" in str(raw):
+                reason = "it reads a fact of a machine, and these playbooks gather none; write the value"
+            self._add("host", host, name, f"its template fails: {reason}")
 
     def _foreign(self) -> list[str]:
         """Return the patterns of the variables that belong to other collections. Without the password of a vault there are none: the files are not read."""
@@ -257,19 +241,14 @@ class Survey:
 
 
 def watch_faults(value: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return (key, sentence) of numbers of vllm_tp2_watch that the agent refuses, and a webhook to which it cannot send. The URL can contain a secret."""
-    found: list[tuple[str, str]] = []
-    webhook = value.get("webhook")
-    if webhook and not re.fullmatch(r"https?://[^\s/]+(?:/\S*)?", str(webhook)):
-        found.append(("webhook", "webhook is not a URL that begins with http:// or https:// and has a host, such as https://hooks.example.org/pair1"))
-    textfile = str(value.get("textfile") or "")
-    if textfile and (not textfile.startswith("/") or textfile.endswith(".prom")):
-        found.append(("textfile", f"textfile is {textfile!r}, expected the folder of node_exporter's collector, such as /var/lib/prometheus/node-exporter"))
+    """Return (key, sentence) of what the agent refuses in vllm_tp2_watch, and a webhook to which it cannot send. The URL can contain a secret."""
     numbers = {key: float(each) for key, each in value.items() if each is not None and isinstance(DEFAULTS.get(key), (int, float)) and key != "enabled"}
+    webhook, text = value.get("webhook"), ""
     try:
         merged_settings(numbers)
     except SettingsError as error:
         text = str(error).rstrip(".")
-        key = text.partition(" ")[0]
-        found.append((key if key in numbers else "", text))
+    found = [(key if (key := text.partition(" ")[0]) in numbers else "", text)] if text else []
+    if webhook and not re.fullmatch(r"https?://[^\s/]+(?:/\S*)?", str(webhook)):
+        found.append(("webhook", "webhook is not a URL that begins with http:// or https:// and has a host, such as https://hooks.example.org/pair1"))
     return found

@@ -16,6 +16,8 @@ from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible_collections.gb10.cluster.plugins.module_utils._core.text import printable
 
+SHOW_SECONDS = 30.0  # between two lines of progress
+
 
 def plain(value: Any) -> Any:
     """Return a value with printable texts."""

@@ -52,7 +52,8 @@ def shown(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return "the string {!r}".format(str(value) if len(value) <= 60 else value[:57] + "...")
+        text = str(masked(str(value)))
+        return f"the string {text if len(text) <= 60 else text[:57] + '...'!r}"
     if isinstance(value, (int, float)):
         return f"the number {value}"
     if isinstance(value, Mapping):

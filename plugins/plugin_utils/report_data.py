@@ -18,7 +18,7 @@ from typing import Any
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns import STAGES
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded, redact
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_atomically
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import Thresholds
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.bandwidth import Thresholds
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.bench import compared, words_of
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.gate import finite
 from ansible_collections.gb10.cluster.plugins.module_utils._node.group_state import rank_fault, unread

@@ -16,7 +16,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._core.text import pri
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import bench
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import PLAYBOOK_SPEC, type_faults
 from ansible_collections.gb10.cluster.plugins.module_utils._node import group_state
-from ansible_collections.gb10.cluster.plugins.module_utils._pair import logs
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import text as profiles
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import plain
 
@@ -26,7 +25,8 @@ TEXTS: dict[str, Callable[[list[Any]], list[str]]] = {
     "gb10.cluster/releases/1": lambda found: [line for each in found for line in group_state.kept_lines(each)],
     "gb10.cluster/rollback/1": lambda found: [line for each in found for line in group_state.rollback_lines(each)],
     "gb10.cluster/validate/1": lambda found: [line for each in found for line in profiles.validated_lines(each)],
-    logs.SCHEMA: lambda found: [line for each in found for line in logs.document_lines(each)],
+    "gb10.cluster/logs/1": lambda found: [line for each in found for line in [*each["lines"], *each["problems"]] or ["No line matches."]],
+    bench.BENCH_SCHEMA: lambda found: [line for each in found for line in each["lines"]],
     bench.CHECK_SCHEMA: lambda found: [line for each in found for line in bench.check_lines(each)],
     "gb10.cluster/import/1": lambda found: [line for each in found for line in profiles.imported_lines(each)],
     "gb10.cluster/profiles/1": lambda found: [line for each in found for line in profiles.lines(each, Display().columns)],

@@ -26,8 +26,6 @@ PLAYBOOKS = {
     "validate": "playbooks/validate.yml",
     "list profiles": "playbooks/profiles.yml",
     "import a recipe": "playbooks/import.yml",
-    "fetch the image": "playbooks/build.yml",
-    "fetch the weights": "playbooks/models.yml",
     "set up": "playbooks/setup.yml",
 }
 #: What an owner does on the head, without a controller.
@@ -144,7 +142,6 @@ class Places:
         self.release = f"{self.folder}/current/release.json"
         self.receipt = f"{self.folder}/current/receipt.json"
         self.compose = f"{self.folder}/current/compose.yaml"
-        self.evidence = f"{self.folder}/evidence"
         self.collective = f"{self.folder}/collective.json"
         #: Everything that the agent has on a node, next to its user.
         self.agent = (

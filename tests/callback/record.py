@@ -1,4 +1,4 @@
-"""Write the result of every task to the file that GB10_RECORD names, as JSON lines in the form of ansible-runner's events. For warm_playbook.run()."""
+"""Write the result of every task to the file that GB10_RECORD names, as JSON lines for playbook.py and warm_playbook.py."""
 
 from __future__ import annotations
 
@@ -30,8 +30,6 @@ class CallbackModule(CallbackBase):
         end = datetime.datetime.now(datetime.timezone.utc)
         duration = (end - self.began.get((host, str(task._uuid)), end)).total_seconds()
         data = {"host": host, "task": task.name or task.action, "res": dict(found.result), "end": end, "duration": duration, **more}
-        if task._role and task._role.get_name() != task._role._role_name:
-            data["resolved_role"] = task._role.get_name()
         with open(os.environ["GB10_RECORD"], "a", encoding="utf-8") as file:
             file.write(json.dumps({"event": event, "event_data": data}, default=str) + "\n")
 

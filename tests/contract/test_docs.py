@@ -97,7 +97,7 @@ def test_every_difference_has_a_sentence(repo: Path, file: str, old: str, new: s
 
 
 SECOND = """
-- gb10.cluster.weights_copy: {streams: "{{ image_streams }}"}
+- gb10.cluster.job: {streams: "{{ image_streams }}"}
 - ansible.builtin.debug: {msg: "{{ gb10_model_store | default('/srv/models') }}"}
 """
 
@@ -116,7 +116,7 @@ def test_a_second_name_default_or_description_has_a_sentence(repo: Path) -> None
         "roles/image/defaults/main.yml: since has a second default. Read it by lookup('gb10.cluster.setting', 'since')",
         "roles/image/defaults/main.yml: image_store is a second name of gb10_model_store. Remove it",
         "roles/image/tasks/main.yml: gb10_model_store has a second default. Read it by lookup('gb10.cluster.setting', 'gb10_model_store')",
-        "plugins/modules/weights_copy.py: streams has the default 4, and roles/image/tasks/main.yml gives it image_streams with 99",
+        "plugins/modules/job.py: streams has the default 4, and roles/image/tasks/main.yml gives it image_streams with 99",
         "roles/other/meta/argument_specs.yml: other_group has another description than image_group, which is the same",
     ]
 

@@ -8,21 +8,22 @@ from pathlib import Path
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import KERNEL_KINDS
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.judge import CHECKS, IDS
+from contract.test_preflight import IGNORE
 from playbook import LOCAL_PAIR, REPO, Run
 from warm_playbook import local
 
 pytestmark = pytest.mark.slow
 
 SILENT = "{{ansible_host: 127.0.0.2, ansible_connection: ssh, ansible_port: 1, ansible_user: nvidia}}"
-# This machine is none of ours: what preflight finds on it is not the point here.
-IGNORE = (
-    "arch cable copy_missing disk_space gb10 kho_leak link_speed memlock memory_stuck ports_free rdma stale_containers gpu_lost ota_torn "
-    "api_open fabric_forwarding"
-)
 
 
 def doctor(folder: Path, *arguments: str, hosts: str = LOCAL_PAIR, **variables: object) -> Run:
-    given = {"gb10_profile": "dspark-nvfp4-1m-seed", "vllm_tp2_directory": str(folder / "node"), "preflight_ignore": IGNORE.split(), **variables}
+    given = {
+        "gb10_profile": "dspark-nvfp4-1m-seed",
+        "vllm_tp2_directory": str(folder / "node"),
+        "preflight_ignore": [*IGNORE.split(), "api_open", "fabric_forwarding"],
+        **variables,
+    }
     return local(folder, "doctor", *arguments, hosts=hosts, **given)
 
 

@@ -17,30 +17,6 @@ def collect(folder: Path, text: str = LOCAL_PAIR, *arguments: str, **variables: 
     return local(folder, "evidence", *arguments, hosts=text, **given)
 
 
-def test_collects_all_ranks_and_compares_with_earlier_evidence(tmp_path: Path) -> None:
-    (tmp_path / "node/pair1/current").mkdir(parents=True)
-    compose = tmp_path / "node/pair1/current/compose.yaml"
-    compose.write_text("{{ lookup('pipe', 'id') }}\nHF_TOKEN: s3cret-word\n", encoding="utf-8")
-    done = collect(tmp_path, evidence_label="before")
-    assert (done.rc, done.changed) == (0, set()), done.stdout
-    folder = tmp_path / "evidence/before"
-    assert f"{folder}/pair1-rank1-two.txt" in done.stdout.splitlines()
-    assert {path.name: oct(path.stat().st_mode)[-3:] for path in (folder, *folder.iterdir())} == {
-        "before": "700", **{f"pair1-rank{rank}.{kind}": "600" for rank in ("0-one", "1-two") for kind in ("txt", "figures.txt")}
-    }  # fmt: skip
-    text = (folder / "pair1-rank0-one.txt").read_text(encoding="utf-8")
-    assert "{{ lookup('pipe', 'id') }}\nHF_TOKEN: ********\n" in text
-    assert "== GPU" not in text
-    assert "== GPU" in (folder / "pair1-rank0-one.figures.txt").read_text(encoding="utf-8")
-
-    compose.write_text("{{ lookup('pipe', 'id') }}\nport: 8001\n", encoding="utf-8")
-    done = collect(tmp_path, LOCAL_PAIR, "-e", "output=json", evidence_label="after", evidence_compare="before")
-    assert (done.rc, done.changed) == (0, set()), done.stdout
-    (found,) = [each for each in done.documents if each["host"] == "two"]
-    assert {"-HF_TOKEN: ********", "+port: 8001"} <= set(found["differences"])
-    assert (found["path"], found["compared_with"]) == (f"{tmp_path}/evidence/after/pair1-rank1-two.txt", f"{folder}/pair1-rank1-two.txt")
-
-
 def test_a_node_that_cannot_be_read_leaves_a_note_and_fails(tmp_path: Path) -> None:
     hosts = LOCAL_PAIR.replace("{{ansible_host: 127.0.0.2}}", "{{ansible_host: 127.0.0.2, ansible_python_interpreter: /none/python3}}")
     done = collect(tmp_path, hosts)

@@ -48,10 +48,10 @@ IGNORE = (
 )
 
 
-def play(folder: Path, *arguments: str, text: str = PLAY, hosts: str = HOSTS, **variables: Any) -> Run:
-    """Run the two plays, or others."""
+def play(folder: Path, *arguments: str, hosts: str = HOSTS, **variables: Any) -> Run:
+    """Run the two plays."""
     wanted: dict[str, Any] = {"preflight_ignore": IGNORE.split(), "gb10_receipts": str(folder / "receipts")} | variables
-    return warm_playbook.play(folder, text, *arguments, hosts=hosts.replace("{store}", str(folder)), **wanted)
+    return warm_playbook.play(folder, PLAY, *arguments, hosts=hosts.replace("{store}", str(folder)), **wanted)
 
 
 def test_an_unreachable_rank_is_a_finding_and_stops_its_group_alone_and_check_mode_writes_the_report(tmp_path: Path) -> None:
@@ -72,26 +72,14 @@ def test_an_unreachable_rank_is_a_finding_and_stops_its_group_alone_and_check_mo
 
 # --- a node on which no module runs ------------------------------------------------------------------------------------------------
 
-NO_PREFLIGHT = """
-- name: A stage without preflight
-  hosts: two
-  gather_facts: false
-  tasks:
-    - name: Look
-      gb10.cluster.image_info:
-        reference: none:1
-"""
-
 
 # tests/unit/plugins/module_utils/_core/test_finding.py has the other causes.
-def test_why_no_module_runs_is_named_with_and_without_preflight(tmp_path: Path) -> None:
+def test_a_node_without_python_is_a_finding(tmp_path: Path) -> None:
     hosts = HOSTS.replace("two: {{", f"two: {{{{ansible_python_interpreter: {tmp_path}/none/python3, ")
-    result = play(tmp_path, text=NO_PREFLIGHT, hosts=hosts)
-    assert "Install python3 (3.9 or later) there (apt install python3), or set ansible_python_interpreter." in result.last_message
-    assert result.last_message.startswith("two: ")
     result = play(tmp_path, "--limit", "pair1", hosts=hosts)
     failed = {host: message for host, _task, message in result.failures}
     assert "error python (two): Its facts could not be read: " in failed["one"]
+    assert "Remedy: install python3 (3.9 or later) there (apt install python3), or set ansible_python_interpreter." in failed["one"]
 
 
 # --- playbooks/reboot.yml: two hosts of a local connection, which ansible.builtin.reboot refuses to reboot, so nothing can happen here --------

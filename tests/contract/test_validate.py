@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import sys
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from playbook import PAIR, REPO, Run
+from playbook import PAIR, REPO
 from warm_playbook import run
 
 PROFILES = sorted(path.stem for path in (REPO / "profiles").glob("*.yml"))
@@ -27,26 +26,13 @@ def inventory(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=[SOME, pytest.param(PROFILES, marks=pytest.mark.long)], ids=["some", "all"])
-def validated(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], Run, Path]:
-    """One run that imports the playbook once for each of these profiles, on inventories/spark-pair as it is shipped."""
-    folder = tmp_path_factory.mktemp("validate")
-    names: list[str] = request.param
-    plays = [
-        {
-            "ansible.builtin.import_playbook": str(REPO / "playbooks/validate.yml"),
-            "vars": {"gb10_profile": name, "validate_output": str(folder / "out" / name)},
-        }
-        for name in names
-    ]
-    book = folder / "all.yml"
-    book.write_text(yaml.safe_dump(plays), encoding="utf-8")
-    return names, run(folder, str(book), REPO / "inventories/spark-pair"), folder / "out"
-
-
-def test_a_shipped_profile_passes_on_the_example_without_any_host(validated: tuple[list[str], Run, Path]) -> None:
+@pytest.mark.parametrize("names", [SOME, pytest.param(PROFILES, marks=pytest.mark.long)], ids=["some", "all"])
+def test_a_shipped_profile_passes_on_the_example_without_any_host(tmp_path: Path, names: list[str]) -> None:
     """Addresses of the example are reserved for documentation (192.0.2.0/24): a connection would fail."""
-    names, outcome, _out = validated
+    validate = {"ansible.builtin.import_playbook": str(REPO / "playbooks/validate.yml")}
+    plays = [{**validate, "vars": {"gb10_profile": name, "validate_output": str(tmp_path / "out" / name)}} for name in names]
+    (tmp_path / "all.yml").write_text(yaml.safe_dump(plays), encoding="utf-8")
+    outcome = run(tmp_path, str(tmp_path / "all.yml"), REPO / "inventories/spark-pair")
     assert outcome.rc == 0, outcome.stdout[-4000:]
     assert outcome.failures == []
     done = [event["event_data"] for event in outcome.events if event["event"] == "runner_on_ok"]
@@ -54,18 +40,6 @@ def test_a_shipped_profile_passes_on_the_example_without_any_host(validated: tup
     assert {document["profile"] for document in documents} == set(names)
     assert all([rank["host"] for rank in document["ranks"]] == ["spark-1", "spark-2"] for document in documents)
     assert len([line for line in outcome.stdout.splitlines() if line.startswith("pair1: valid. Estimated KV pool: ")]) == len(names)
-
-
-def test_both_ranks_of_a_profile_are_written(validated: tuple[list[str], Run, Path]) -> None:
-    """A Compose file and the environment, each rank with its own number."""
-    names, _outcome, out = validated
-    for name, rank in itertools.product(names, (0, 1)):
-        where = out / name / f"pair1/rank{rank}-spark-{rank + 1}"
-        (service,) = yaml.safe_load((where / "compose.yaml").read_text(encoding="utf-8"))["services"].values()
-        environment = dict(line.split("=", 1) for line in (where / "environment").read_text(encoding="utf-8").splitlines())
-        assert service["labels"]["gb10.cluster.profile"] == name
-        assert service["environment"]["NODE_RANK"] == environment["NODE_RANK"] == str(rank)
-        assert environment["VLLM_HOST_IP"] == f"192.168.200.1{rank + 1}"
 
 
 # tests/unit/plugins/module_utils/_profile has each other refusal.
@@ -93,3 +67,14 @@ def test_docker_compose_is_asked_where_there_is_one(tmp_path: Path, inventory: P
     (service,) = yaml.safe_load(first.read_text(encoding="utf-8"))["services"].values()
     assert "env_file" not in service
     assert "key-7c1f2e9d" not in outcome.text() + json.dumps(service)
+
+
+def test_compose_files_are_shown_on_request_and_a_program_gets_one_line_of_json(tmp_path: Path, inventory: Path) -> None:
+    folder = tmp_path / "out"
+    outcome = run(tmp_path, "playbooks/validate.yml", inventory, variables={"output": "json", "validate_show": True, "validate_output": str(folder)})
+    (document,) = outcome.documents
+    assert "Estimated" not in outcome.stdout.replace(json.dumps(document), "")
+    assert (document["schema"], document["group"], document["valid"], document["path"]) == ("gb10.cluster/validate/1", "pair1", True, f"{folder}/pair1")
+    assert document["pool"]["needed_tokens"] == 1000000
+    for rank in document["ranks"]:
+        assert rank["compose"] == (folder / f"pair1/rank{rank['rank']}-{rank['host']}/compose.yaml").read_text(encoding="utf-8")

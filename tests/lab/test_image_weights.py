@@ -14,7 +14,7 @@ import pytest
 from container_lab import Lab
 from copy_helpers import IMAGE, MODEL, STORE, play, result
 
-FETCH = "Fetch, check and put in place"
+FETCH = "Fetch and put in place"
 SHARD = "model-00002-of-00004.safetensors"
 
 
@@ -27,16 +27,6 @@ def head_only(lab: Lab) -> Iterator[Lab]:
     copy.clean(lab)
 
 
-def test_a_model_that_is_a_link_is_the_sentence_of_its_rank_and_stops_the_other(head_only: Lab) -> None:
-    head_only.on(1, f"mkdir -p {STORE}/linked && ln -s {MODEL} {STORE}/linked/copy-model")
-    run = play(head_only, "weights", gb10_model_store=f"{STORE}/linked")
-    head_only.on(1, f"rm -r {STORE}/linked")
-    assert run.rc != 0
-    found = {host: text for host, _task, text in run.failures}
-    assert f"{STORE}/linked/copy-model is a link to {MODEL}" in found["lab-1"]
-    assert "lab-1 of pair1 failed" in found["lab-2"]
-
-
 def test_a_copy_killed_half_way_resumes(head_only: Lab) -> None:
     waiting = f"{STORE}/.gb10-incoming-copy-model"
     killer = subprocess.Popen(
@@ -47,8 +37,7 @@ def test_a_copy_killed_half_way_resumes(head_only: Lab) -> None:
     run = play(head_only, "weights", weights_streams=1)
     assert killer.wait(30) == 0
     assert run.rc != 0
-    assert "ended from outside" in output(run)
-    assert "run again, it goes on from there" in output(run)
+    assert "or from outside: run again, it goes on from there" in output(run)
     assert "lab-2 of pair1 failed (the message is above), so lab-1 stops as well" in run.last_message
     kept = int(head_only.on(2, f"du -sm {waiting} | cut -f1"))
     assert 400 < kept < 2048
@@ -87,15 +76,15 @@ def test_the_key_of_a_copy_reads_the_model_and_nothing_else(head_only: Lab) -> N
     fabric = [head_only.on(node, "ip -o -4 addr show enp1s0f0np0 | awk '{print $4}' | cut -d/ -f1").strip() for node in (1, 2)]
     offered = {**step, "state": "offered", "fabric": fabric[:1], "allow": fabric[1:], "keys": ["{{ hostvars['lab-2'].made.public_key }}"]}
     tasks = [
-        {"hosts": "lab-2", "tasks": [{"gb10.cluster.weights_copy": {**step, "state": "prepared"}, "become": True, "register": "made"}]},
-        {"hosts": "lab-1", "tasks": [{"gb10.cluster.weights_copy": offered, "become": True, "register": "offer"}]},
+        {"hosts": "lab-2", "tasks": [{"gb10.cluster.copies": {**step, "state": "prepared"}, "become": True, "register": "made"}]},
+        {"hosts": "lab-1", "tasks": [{"gb10.cluster.copies": offered, "become": True, "register": "offer"}]},
     ]
     path = head_only.folder / "offer.yml"
     path.write_text(json.dumps([{**play, "gather_facts": False} for play in tasks]), encoding="utf-8")
     head_only.on(1, f"ln -s /etc {MODEL}/link; echo x >{MODEL}/seen")
     run = head_only.play(str(path))
     assert run.rc == 0, run.stdout[-3000:]
-    offer = result(run, "lab-1", "weights_copy")
+    offer = result(run, "lab-1", "copies")
     known = f"echo 'gb10-copy {offer['host_key']}' >/tmp/known"
     ssh = f"ssh -F none -i /run/gb10-cluster/copy-probe-fetch/key -p {offer['listen'][0]['port']} -o HostKeyAlias=gb10-copy -o UserKnownHostsFile=/tmp/known"
     at = f"root@{fabric[0]}"
@@ -209,9 +198,9 @@ def test_an_image_is_built_from_a_folder_on_one_rank_and_sent(buildkit: Lab, tmp
 
     before = image_ids(lab)
     own = folder(tmp_path / "context", "RUN exit 3\n")
-    for text, variables, words in (  # the classic builder counts the label as its last step
-        ("2\n", {}, "failed in step 4 of 4: RUN grep -qx 1 /keys ("),
-        ("2\n", {"image_build_context": own}, "failed in step 2 of 3: RUN exit 3 (The command '/bin/sh -c exit 3' returned a non-zero code: 3): correct"),
+    for text, variables, words in (
+        ("2\n", {}, "grep -qx 1 /keys"),
+        ("2\n", {"image_build_context": own}, "The command '/bin/sh -c exit 3' returned a non-zero code: 3 Remedy: correct the Dockerfile"),
     ):
         Path(built, "keys").write_text(text, encoding="utf-8")
         if variables:
@@ -265,28 +254,6 @@ def test_mods_are_a_layer_over_a_built_image_and_the_same_on_all_ranks(buildkit:
     assert failed.rc != 0
     shown = " ".join(output(failed).split())
     assert all(words in shown for words in ("no such function", "exit code: 3", "correct the Dockerfile of image.build, or the mod"))
-
-
-@pytest.mark.long
-def test_each_other_failure_of_a_build_shows_its_last_lines(lab: Lab, tmp_path: Path) -> None:
-    copy.clean(lab)
-    try:
-        for number, (lines, words) in enumerate((
-            ("COPY gone /gone\n", "COPY gone /gone"),
-            ("ADD https://127.0.0.1:1/o/r.tar.gz /x\n", "connection refused"),
-            ("FROM registry.invalid/nowhere:1\n", "no such host"),
-            ("RUN --mount=type=cache,target=/x true\n", "requires BuildKit"),
-        )):  # fmt: skip
-            failed = play(lab, "image", **image_variables(build=folder(tmp_path / str(number), lines)))
-            assert failed.rc != 0
-            assert words in " ".join(output(failed).split())
-            assert "Traceback" not in failed.stdout
-            assert lab.on(1, f"docker image ls -q {copy.IMAGE}") == ""
-        full = play(lab, "image", **image_variables(build=str(tmp_path / "0"), size_gib=99999))
-        assert full.rc != 0
-        assert "needs 99999 GiB as published" in " ".join(output(full).split())
-    finally:
-        copy.clean(lab)
 
 
 def image_ids(lab: Lab) -> list[str]:

@@ -7,7 +7,7 @@ import time
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import reply
 
-SIZE = 1 << 16
+SIZE = 1 << 14
 PATTERNS = [
     *("<", "<|", "<|aaaa", "< ", "<  /  ||||", "<tool_", "</function>", "<a:", "[", "[TOOL_", "\\", "◁", "(", '"', "'a é", "`", "``x", "` ", "```\n", "a:"),
     *("the <think> tag ", '"<think>" ', '{"name": ', "assistant", " " * 199 + "x", "-" * 199 + " ", "a" * 17 + " ", "1" * 39 + " "),
@@ -30,7 +30,7 @@ SPECIAL = {
 
 @pytest.mark.parametrize("prompt", ["Greet me", "Repeat it and explain the new words."])
 @pytest.mark.parametrize("text", [*(pattern * (SIZE // len(pattern)) for pattern in PATTERNS), *SPECIAL.values()], ids=[*map(repr, PATTERNS), *SPECIAL])
-def test_a_reply_of_64_kib_is_judged_in_linear_time(text: str, prompt: str) -> None:
+def test_a_long_reply_is_judged_in_linear_time(text: str, prompt: str) -> None:
     start = time.process_time()
     assert isinstance(reply.faults(prompt, {"ok": True, "text": text}), list)
-    assert time.process_time() - start < 2, "64 KiB take about 0.1 s; in quadratic time they take minutes"
+    assert time.process_time() - start < 1, "16 KiB take about 0.02 s; in quadratic time they take seconds"

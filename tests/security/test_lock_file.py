@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import warm_playbook
 import yaml
 from ansible_collections.gb10.cluster.plugins.module_utils._node import manifest
+from ansible_collections.gb10.cluster.plugins.plugin_utils import serving_plan
 
 pytestmark = pytest.mark.slow
 
@@ -87,6 +89,15 @@ def test_code_of_a_model_needs_an_entry(tmp_path: Path) -> None:
     assert status == 2
     assert "trust-remote-code runs code of org/model" in out
     assert run(tmp_path, MODEL, unknown)[0] == 0
+
+
+def test_a_model_and_a_drafter_that_bring_code_are_pinned_by_a_revision_or_an_entry() -> None:
+    def pinned(**drafter: str) -> list[str]:
+        profile = {"image": {"digest": DIGEST}, "engine": {"args": {"trust-remote-code": True}}, "model": {"id": "org/model"}, "drafter": drafter}
+        return [pin["name"] for pin in serving_plan.pins(SimpleNamespace(profile=profile, check_mode=False), ONE)]  # type: ignore[arg-type]
+
+    assert pinned(id="org/draft", revision="main") == ["org/model", "org/draft@main"]
+    assert pinned(id="org/draft", revision="ab" * 20) == ["org/model"]
 
 
 def test_a_corrupted_lock_file_ends_in_a_sentence(tmp_path: Path) -> None:

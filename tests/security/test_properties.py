@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from pathlib import Path
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import netplan
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import Device, RailConfig, read_files
@@ -36,12 +34,6 @@ FILES = {
     "keyfile without sections": ("etc/NetworkManager/system-connections/w.nmconnection", f"psk=s3cretPSK\n{RAIL}"),
 }
 
-#: The beginnings of what a boot log's patterns look for.
-PATTERNS = [
-    "a-", "token=", "[", "(", "'", "\x1b[", " ", "\r", "(EngineCore pid=5) ", '{"log":"', "INFO 01-01 ", "9", "1.5 GiB ", "Traceback (most recent", "http://",
-    "Error: ", "\\", "NCCL ", "=", "\x00",
-]  # fmt: skip
-
 
 @pytest.mark.parametrize("policy", ["refuse", "adopt", "replace"])
 @pytest.mark.parametrize("form", FILES)
@@ -53,19 +45,6 @@ def test_a_secret_of_the_network_configuration_leaves_the_file_nowhere(form: str
     facts = json.dumps([item.as_dict() for item in read])
     assert read
     assert "s3cret" not in facts + repr(plan)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("prefix", ["", "ERROR 11-24 10:00:00 [core.py:1] "])
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_a_boot_log_of_one_pattern_is_read_in_linear_time(pattern: str, prefix: str) -> None:
-    text = (prefix + pattern * ((1 << 18) // len(pattern))).encode()
-    log = BootLog()
-    start = time.process_time()
-    for place in range(0, len(text), 1 << 15):
-        log.feed(text[place : place + (1 << 15)])
-    log.facts(final=True)
-    assert time.process_time() - start < 20, "256 KiB take less than 0.3 s; in quadratic time they take minutes"
 
 
 @pytest.mark.parametrize(

@@ -183,9 +183,3 @@ def test_the_time_grows_with_the_length_of_the_text(pattern: str) -> None:
     """Compare two sizes side by side, up to eight times: a machine that is busy in one turn is not the pattern's fault."""
     ratios = (seconds(pattern, 1 << 14) / max(seconds(pattern, 1 << 11), 0.0005) for _turn in range(8))
     assert any(ratio < 20 for ratio in ratios), "eight times the text; a quadratic one takes 64 times as long"
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("pattern", CASES["slow"])
-def test_a_megabyte_of_one_pattern_takes_seconds(pattern: str) -> None:
-    assert seconds(pattern, 1 << 20) < 20, "it takes 2 to 10 s; in quadratic time it takes minutes"

@@ -142,18 +142,6 @@ def test_a_pair_that_was_started_by_hand_and_does_not_answer_is_restarted() -> N
     assert [rank.mark for rank in world.ranks] == ["", ""]
 
 
-def test_a_stop_that_goes_on_failing_is_reported_once(world: World) -> None:
-    world.ranks[1].docker_until = 1e9
-    world.stop()
-    assert world.settle()["result"] == "failed"
-    world.run(200)
-    assert [event["result"] for event in world.store.kept if event["kind"] == "settled"] == ["failed"]
-    assert world.outcome()["phase"] == "settled"
-    world.ranks[1].docker_until = 0.0
-    world.run(60)
-    assert world.outcome()["result"] == "stopped"
-
-
 def test_metrics_that_do_not_answer_keep_no_start_waiting(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.requests = 3
     monkeypatch.setattr(SimRank, "_engine", lambda *_arguments, **_more: {"status": 0, "running": 0, "waiting": 0, "tokens": None})
@@ -170,16 +158,6 @@ def test_a_new_release_that_fails_gives_way_to_the_last_good_one() -> None:
     assert [rank.evidence for rank in world.ranks] == [["new"], ["new"]]
     assert found["verdict"]["class"] == "bad_argument"
     assert found["sentence"].startswith(found["verdict"]["msg"] + " Release old, the last good one, serves again, after ")
-
-
-def test_the_failed_verdict_is_an_event_before_the_last_good_release_starts() -> None:
-    world = pair(new=["oom"])
-    seen: list[Any] = []
-    world.when(lambda: any(event["kind"] == "verdict" for event in world.store.kept), lambda: seen.extend([world.outcome()["verdict"]["class"], *order(world)]))
-    world.change("new")
-    assert seen[0] == "cuda_oom"
-    assert "two starts old" not in seen
-    assert "two starts old" in order(world)
 
 
 def test_a_release_that_fails_without_an_earlier_one_leaves_the_group_stopped() -> None:
@@ -220,17 +198,6 @@ def test_a_passed_release_starts_again_after_transient_failures_with_growing_pau
     assert "Release old passed its gate before; attempt 4 of it failed. All ranks of pair1 are stopped." in found["sentence"]
     assert not any("starts new" in line for line in world.log)
     assert [rank.evidence[1:] for rank in world.ranks] == [["old", "old-attempt2", "old-attempt3", "old-attempt4"]] * 2
-
-
-def test_a_passed_release_serves_if_a_later_attempt_passes() -> None:
-    world = pair(old=["killed", "killed", "good"])
-    world.kill(0, "oom")
-    world.run(10)
-    found = world.change("old")
-    assert (found["result"], found["attempt"]) == ("serves", 3)
-    assert len(found["warnings"]) == 2
-    assert "Attempt 2 of 3 failed" in found["warnings"][1]
-    assert world.serves("old")
 
 
 def test_a_passed_release_is_held_after_a_lasting_failure() -> None:
@@ -295,12 +262,6 @@ def test_a_second_change_is_refused_with_a_sentence_that_names_the_first() -> No
     assert re.match(r"pair1 is being changed to release new by ann@laptop since \S+Z\. Wait until that has ended", world.refusals[-1])
     assert world.settle()["release"] == "other"
     assert world.serves("other")
-
-
-def test_the_same_values_join_a_group_that_serves(world: World) -> None:
-    assert world.desire("old", by="bob@desk") == {"generation": 1, "joined": True}
-    world.run(30)
-    assert order(world) == []
 
 
 def test_a_restart_request_restarts_a_pair_that_serves(world: World) -> None:
@@ -425,18 +386,6 @@ def test_a_head_that_returns_obeys_a_stop_on_a_worker(world: World, ahead: int) 
     assert world.change("old")["result"] == "serves", "a later request starts it again"
 
 
-def test_a_second_stop_on_a_worker_ends_a_start_that_waits(world: World) -> None:
-    world.ranks[1].stop_here()
-    world.run(60)
-    assert world.settle()["result"] == "stopped"
-    world.hold(0, 60.0)
-    world.desire("old")
-    world.at(world.now + 20, world.ranks[1].stop_here)
-    world.run(90)
-    assert (world.settle()["result"], world.desired()["by"]) == ("stopped", "a stop on two")
-    assert not any(rank.runs() for rank in world.ranks)
-
-
 def test_a_stop_on_a_worker_during_a_boot_is_obeyed() -> None:
     world = pair(new=["slow"])
     during(world, "judging", world.ranks[1].stop_here, 5.0)
@@ -537,21 +486,6 @@ def test_a_request_without_options_waits_for_memory(world: World, options: dict[
     assert world.settle()["result"] == result
 
 
-def test_a_clock_that_steps_does_not_end_a_boot() -> None:
-    world = pair(new=["slow"])
-    during(world, "judging", lambda: world.step_wall(-86400.0))
-    during(world, "judging", lambda: world.step_wall(2 * 86400.0), 10.0)
-    assert world.change("new")["result"] == "serves"
-
-
-def test_a_rank_that_dies_while_the_receipt_is_recorded_is_started_again(world: World) -> None:
-    during(world, "recording", lambda: world.kill(1))
-    found = world.change("new")
-    assert (found["result"], found["attempt"]) == ("serves", 2)
-    assert world.serves("new")
-    assert "killed" in found["warnings"][0]
-
-
 def test_a_head_without_docker_while_the_receipt_is_recorded_does_not_serve(world: World) -> None:
     during(world, "recording", lambda: world.stop_docker(0, 30.0))
     during(world, "recording", lambda: world.cut(1, 30.0), 3.0)
@@ -648,14 +582,6 @@ def test_page_cache_that_comes_back_during_the_wait_is_dropped_again(world: Worl
     assert 1 < world.ranks[1].reclaimed < 5
 
 
-def test_a_rank_whose_memory_stays_short_ends_the_start_of_the_group(world: World) -> None:
-    world.ranks[1].hog_until = world.now + 1000.0
-    found = world.change("new", rollback=False, wait_seconds=30)
-    assert found["result"] == "failed"
-    assert f"rank 1 on {world.ranks[1].host}: 20.0 GiB of 120.0 GiB of memory are free" in found["sentence"]
-    assert not any(rank.runs() for rank in world.ranks)
-
-
 def returned() -> World:
     """A pair that serves release old again, after release new has failed: nothing is asked of it that it does not do."""
     world = pair(new=["flag"])
@@ -680,15 +606,6 @@ def test_a_release_that_serves_no_more_is_not_taken_over(fault: str) -> None:
     assert world.change("old", reasons=[])["result"] == "serves"
     assert world.serves("old")
     assert order(world).count("two starts old") == 2
-
-
-def test_a_pair_that_serves_is_not_restarted_without_a_reason(world: World) -> None:
-    world.cut(1, 12.0)
-    world.lose_state()
-    world.run(7, until=lambda: world.actor is not None)
-    found = world.change("old")
-    assert (found["result"], found["release"]) == ("serves", "old")
-    assert order(world) == []
 
 
 def test_a_boot_after_a_death_is_judged_again_by_a_restarted_agent() -> None:

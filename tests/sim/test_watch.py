@@ -94,15 +94,6 @@ def test_an_agent_that_is_updated_keeps_what_it_knows_and_is_one_event(world: Wo
     assert world.shown["serving_since"] > since
 
 
-def test_a_fault_that_passes_by_itself_is_not_reported_as_a_restart_after_an_earlier_one(world: World) -> None:
-    world.kill(1)
-    serves_again(world)
-    world.cut(1, 30.0)
-    world.run(200.0, until=lambda: recoveries(world, 2))
-    assert starts(world) == 1
-    assert [re.findall(r"again (\w+)", event["text"]) for event in events(world, "recovered")] == [["after"], ["without"]]
-
-
 def test_an_engine_process_that_stays_stopped_restarts_the_group_and_a_short_stop_does_not(world: World) -> None:
     world.ranks[1].process_fault = "the engine process is stopped (PID 7, VLLM::Worker_TP1)"
     world.run(3)
@@ -143,16 +134,6 @@ def wedges(world: World) -> float:
     world.run(120, until=lambda: len(events(world, "fault")) > count)
     assert [event["cause"] for event in events(world, "fault")[count:]] == ["wedge"], "\n".join(map(str, world.store.kept[-10:]))
     return world.now - begin
-
-
-def test_a_wedge_is_noticed_in_a_release_that_was_never_idle(world: World) -> None:
-    world.run(60)
-    world.requests = 3
-    assert world.change("new")["result"] == "serves"
-    world.run(30)
-    assert wedges(world) <= 35
-    world.run(200.0, until=lambda: recoveries(world, 1))
-    assert world.serves("new")
 
 
 def test_a_wedge_is_noticed_by_an_agent_that_never_saw_the_group_idle(world: World) -> None:
@@ -267,14 +248,6 @@ def test_a_rank_that_is_lost_and_takes_the_requests_with_it_counts_from_the_last
     serves_again(world)
     assert starts(world) == 0
     assert 50 <= events(world, "recovered")[0]["seconds"] <= world.now - begin + 1
-
-
-def test_a_node_that_is_lost_and_has_to_be_started_again_counts_from_its_loss(world: World) -> None:
-    begin = world.now
-    world.reboot(1, 60.0)
-    serves_again(world)
-    assert starts(world) == 1
-    assert world.now - begin - 5 <= events(world, "recovered")[0]["seconds"] <= world.now - begin + 1
 
 
 def test_a_group_that_is_held_counts_until_it_serves_again() -> None:
@@ -392,15 +365,6 @@ def test_a_hold_keeps_the_watch_from_acting(world: World) -> None:
     world.run(40)
     assert starts(world) == 0
     serves_again(world)
-
-
-def test_an_agent_that_is_killed_during_a_recovery_goes_on() -> None:
-    for count in (1, 3, 6, 10, 20, 30):
-        world = watched()
-        world.kill(0)
-        world.crash("wait", count)
-        serves_again(world, 400)
-        assert starts(world) <= 2
 
 
 def test_a_crash_after_long_service_does_not_count() -> None:

@@ -1,4 +1,4 @@
-"""The agent on real kernels: reboots in the middle of a boot, and a rank that stops itself before the memory of its node is exhausted.
+"""The agent on real kernels: a rank that stops itself before the memory of its node is exhausted.
 
 The stub of both labs (lab/engine) takes the engine's part, which the guests cannot carry.
 """
@@ -29,8 +29,6 @@ VARIABLES = REPO / "tests/vm/stub.yml"
 LAUNCHER = "import os, sys\nsys.path.insert(0, os.path.dirname(__file__))\nfrom engine.__main__ import main\nmain()\n"
 MODEL = "/srv/models/vm-stub"
 HEAD_RAIL = "192.168.200.11"
-# The ranks have met: the boot is under way. `ss` is light, where each `docker` or `gb10` takes seconds of an emulated CPU.
-MET = "ss -Htn state established '( sport = :29501 or dport = :29501 )' | grep -q ."
 COMPLETION = '{"model": "stub", "prompt": "The capital of France is", "max_tokens": 8}'
 RUNNING = "docker ps --quiet --filter label=gb10.cluster.group=pair1 | wc -l"
 HOG_MIB = 200  # below memory_floor_gib
@@ -70,28 +68,6 @@ def state(lab: VmLab) -> dict[str, Any]:
     return dict(json.loads(lab.on(1, "gb10 call state")))
 
 
-def boot_again(lab: VmLab) -> int:
-    """Ask the agent on the head for a restart, without a controller. Return its generation when both ranks of the new boot have met."""
-    release = state(lab)["desired"]["release"]
-    wanted = {"state": "serving", "release": release, "by": "test", "reasons": ["restart"], "options": {"wait_seconds": 600}}
-    generation = int(json.loads(lab.on(1, f"gb10 call desire {shlex.quote(json.dumps(wanted))}"))["generation"])
-    lab.until(1, f"! {MET}")
-    lab.until(1, MET)
-    return generation
-
-
-def settled(lab: VmLab, generation: int, seconds: float = 400) -> dict[str, Any]:
-    """Wait for the final outcome, and return it. The agent is asked rarely: it has to work on one emulated CPU."""
-    end = time.monotonic() + seconds
-    while True:
-        done = lab.try_on(1, f"gb10 follow --generation {generation} --since 100000 --wait 20", timeout=60)
-        if done.returncode == 0:
-            outcome = dict(json.loads(done.stdout)["outcome"])
-            if outcome["final"]:
-                return outcome
-        assert time.monotonic() < end, f"not settled after {seconds:.0f} s: {done.stdout[-2000:]} {done.stderr[-500:]}"
-
-
 def answer(lab: VmLab) -> str:
     """Ask the head for a completion over the rail, from the worker."""
     url = f"http://{HEAD_RAIL}:8000/v1/completions"
@@ -113,26 +89,6 @@ def event(lab: VmLab, since: int, kind: str, seconds: float = 300) -> tuple[dict
         time.sleep(1)
     number = next(index for index, each in enumerate(found) if each["kind"] == kind)
     return found[number], found[: number + 1]
-
-
-def test_pair_serves_again_after_the_worker_is_reset_in_a_boot(lab: VmLab) -> None:
-    generation = boot_again(lab)
-    lab.lab("reboot", "--hard", "--off=0", "2")
-    outcome = settled(lab, generation)
-    assert (outcome["result"], outcome["attempt"]) == ("serves", 2), outcome
-    # Which rank shows it first depends on how long the reset takes.
-    causes = ("node_lost: vm-2", "rank 0 on vm-1: peer_lost", "rank 1 on vm-2: ")
-    assert any("same release starts again" in text and any(cause in text for cause in causes) for text in outcome["warnings"]), outcome["warnings"]
-    assert answer(lab) == " Paris."
-
-
-def test_pair_serves_again_after_the_head_is_rebooted_in_a_boot(lab: VmLab) -> None:
-    generation = boot_again(lab)
-    lab.lab("reboot", "1")
-    outcome = settled(lab, generation)
-    assert (outcome["result"], outcome["attempt"]) == ("serves", 2), outcome
-    assert any("rank 0 on vm-1" in text and "same release starts again" in text for text in outcome["warnings"]), outcome["warnings"]
-    assert answer(lab) == " Paris."
 
 
 def test_rank_stops_itself_before_the_memory_is_exhausted(lab: VmLab) -> None:

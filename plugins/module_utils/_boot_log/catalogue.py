@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The failure catalogue: classes of boot failures ready to run, and faults of the kernel log. failures.yml is its source and describes the keys of a row."""
+"""The failure catalogue: boot failures ready to run, faults of the kernel log, versions that fail. failures.yml is its source and describes the keys."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ CATALOGUE: list[dict[str, Any]] = _DATA["failures"]
 BENIGN: dict[str, str] = dict(_DATA["benign"])
 #: The kinds of faults in the kernel log.
 KERNEL: list[dict[str, Any]] = _DATA["kernel"]
+#: Versions that are known to fail on a GB10.
+VERSIONS: list[dict[str, Any]] = _DATA["versions"]
 #: The remedies of failures that the gate finds without a log line, by class.
 GATE: dict[str, str] = dict(_DATA["gate"])
 #: What the Docker Engine reports when it cannot start a container: expression, remedy.

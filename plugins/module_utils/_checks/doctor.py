@@ -10,111 +10,21 @@ from __future__ import annotations
 
 import argparse
 import functools
-import ipaddress
 import json
 import os
-import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._checks import judge
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import Group as Checked
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import Rank, Requirements
 from ansible_collections.gb10.cluster.plugins.module_utils._core import redact, text
-from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import run_command
-from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
-from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node, no_commands
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import capture_of, find_ssh_connection
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import foreign_config
-from ansible_collections.gb10.cluster.plugins.module_utils._node import facts, node, parse
-from ansible_collections.gb10.cluster.plugins.module_utils._node.facts import live_runner
+from ansible_collections.gb10.cluster.plugins.module_utils._node import facts, node
 from ansible_collections.gb10.cluster.plugins.module_utils._node.group_state import group_status
-from ansible_collections.gb10.cluster.plugins.module_utils._pair import evidence, look, protocol, session, verbs_read
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import evidence, look, session, verbs_read
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.commands import DIFFERS, Group, answer, show
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.protocol import RankError, RankLost
-
-# --- Read what preflight judges of one node: its facts (_node/facts.py), and its agent: whether it answers, and the head's path to the workers.
-# Reads only. A captured tree has recorded answers below cmd/: agent-peers.json (head) or agent-hello.json (worker), and sshd.txt.
-
-Record = dict[str, Any]
-Call = Callable[..., Record]
-
-HELLO_SECONDS = 5.0
-PEERS_SECONDS = 20.0  # more than the agent gives its workers
-
-
-def read_preflight(options: Mapping[str, Any], find: Callable[[str], str | None], root: str = "/") -> Record:
-    """Return what the module preflight_info documents. `options` are its own, `find` returns the path of a program."""
-    capture = capture_of(root, run_command, find)
-    node = Node(root, facts.live_runner(find) if root == "/" else no_commands)
-    found = {**facts.gather(node, capture, find_ssh_connection(capture), foreign_config(capture), options), "agent": gather_preflight(node)}
-    return {**found, "reboot_reasons": parse.reboot_reasons(found)}
-
-
-def recorded_call(node: Node) -> Call:
-    """Return a function that reads a verb's result from a captured tree."""
-
-    def call(verb: str, **_options: Any) -> Record:
-        text = node.read(f"/cmd/agent-{verb}.json")
-        if text is None:
-            raise protocol.AgentMissing("no recording")
-        return dict(loads(text))
-
-    return call
-
-
-def head_address(text: str) -> str:
-    """Return the first address in from= of the agent's authorized_keys; empty if there is none."""
-    match = re.search(r'from="([^",]+)', text)
-    try:
-        return str(ipaddress.ip_address(match[1])) if match else ""
-    except ValueError:
-        return ""
-
-
-def sshd_problems(node: Node, head: str) -> list[str]:
-    """Return one sentence for each setting of a worker's sshd that keeps the head's key from working."""
-    address = head_address(node.read(protocol.AUTHORIZED) or "")
-    if not address:
-        return []
-    recorded = node.read("/cmd/sshd.txt")
-    rc, text = (0, recorded) if recorded is not None else session.sshd_output(node, protocol.USER, head, address)
-    return session.sshd_problems_of(node, head, address, rc, text)
-
-
-def gather_preflight(node: Node, call: Call | None = None) -> Record:
-    """Return the facts of the agent; `call` stands in for the socket. A node without an agent has no other key than `installed`."""
-    try:
-        known = node.mapping(protocol.CONFIG)
-        group, rank, head = str(known["group"]), int(known["rank"]), str(known["hosts"][0])
-    except (ValueError, KeyError, IndexError, TypeError):
-        return {"installed": False}
-    if not node.exists(protocol.UNIT_FILE):
-        return {"installed": False}
-    found: Record = {
-        "installed": True, "group": group, "rank": rank, "active": True, "error": "", "peers": [], "sshd_problems": [],
-    }  # fmt: skip
-    call = call or (protocol.call if node.root == "/" else recorded_call(node))
-    try:
-        if rank:
-            call("hello", timeout=HELLO_SECONDS)
-        else:
-            found["peers"] = list(call("peers", timeout=PEERS_SECONDS).get("peers") or [])
-    except PermissionError:
-        return {**found, "active": None, "error": "only root may ask the agent"}
-    except protocol.AgentMissing as error:
-        found.update(active=False, error=error.cause)
-    except RankError as error:
-        # An agent that refuses is running.
-        if error.kind == "failed":
-            found.update(active=False, error=str(error).rstrip("."))
-    if rank:
-        found["sshd_problems"] = sshd_problems(node, head)
-    return found
-
-
-# --- `gb10 doctor`: what is wrong with the group, by the checks of doctor.yml, as this node and the agents of the other ranks show it.
 
 SECONDS = 160.0  # of one rank, which takes no longer than DOCTOR_SECONDS
 _find = functools.partial(shutil.which, path=os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"]))
@@ -127,7 +37,7 @@ def doctor(group: Group, options: argparse.Namespace) -> int:
         show(json.dumps(reading(group)))
         return 0
     found = report(group, options)
-    answer(options, found, judge.lines(found, "--json"))
+    answer(options, found, judge.lines(found))
     return DIFFERS if found["counts"]["error"] else 0
 
 
@@ -139,11 +49,11 @@ def reading(group: Group) -> dict[str, Any]:
         "fabric_addresses": (release.get("fabric") or {}).get("addresses") or [], "fabric_cidrs": [], "ports": list(_ports(release)), "image": image,
         "model_store": model, "model_path": model, "drafter_path": drafter, "docker_socket": group.docker_socket,
     }  # fmt: skip
-    facts = read_preflight(wanted, _find)
-    machine = Node("/", live_runner(_find))
+    machine = facts.node_at("/", _find)
+    found = {**facts.read(machine, _find, wanted), "agent": session.read_for_preflight(machine)}
     info = look.read(group.name, str(group.config["directory"]), machine, image=image, model=model, drafter=drafter, engine=group.docker_socket)
     del info["weights"]  # as long as the list of files, and no check reads them
-    return {"facts": facts, "info": {**info, "boot_log": look.boot_log(info["containers"], group.docker_socket), "health": look.health_of(group.folder)}}
+    return {"facts": found, "info": {**info, "boot_log": look.boot_log(info["containers"], group.docker_socket), "health": look.health_of(group.folder)}}
 
 
 def report(group: Group, options: argparse.Namespace) -> dict[str, Any]:
@@ -151,7 +61,7 @@ def report(group: Group, options: argparse.Namespace) -> dict[str, Any]:
     ranks = [*_ranks(group)]
     head = dict(ranks[0].info)
     if not group.rank and look.may_ask(head):
-        head["alive"] = look.alive(group.folder, verbs_read.ask_of(group, options), keep=False)
+        head["alive"] = look.alive(group.folder, verbs_read.ask_of(group, options))
     infos = [head, *(rank.info for rank in ranks[1:])]
     release = _release(group)
     ports = _ports(release)

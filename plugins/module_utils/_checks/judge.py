@@ -26,7 +26,6 @@ IDS = tuple(each.id for each in CHECKS.values() if each.of in PREFLIGHT)
 Record = dict[str, Any]
 
 SCHEMA = "gb10.cluster/doctor/2"
-LINES = 60  # of a page
 _STATES = {
     **dict.fromkeys(("serves", "busy"), "It serves"),
     **dict.fromkeys(("down", "unserved"), "It does not serve"),
@@ -207,26 +206,12 @@ def verdict(data: Mapping[str, Any]) -> str:
     return f"{data['group']}: {', '.join(parts) or 'no problem found'}. {_STATES[data['state']]}."
 
 
-def lines(data: Mapping[str, Any], more: str = "-e output=json") -> list[str]:
-    """Return the page: verdict, findings worst first, what passed, what was not checked. Findings without room have one line, the last ones are counted.
-
-    `more` is the option that prints all of it.
-    """
-    areas = [f"ok           {AREAS[area]:<12} {clipped(text)}" for area, text in data["passed"].items()]
+def lines(data: Mapping[str, Any]) -> list[str]:
+    """Return the page: verdict, findings worst first, what passed, what was not checked."""
+    body = [line for each in data["findings"] for line in Finding(**{**each, "hosts": tuple(each["hosts"])}).block()]
+    tail = [f"ok           {AREAS[area]:<12} {clipped(text)}" for area, text in data["passed"].items()]
     skipped: dict[str, list[str]] = {}
     for each in data["not_checked"]:
         skipped.setdefault(f"{', '.join(each['hosts'])}: {each['reason']}", []).append(AREAS[each["area"]])
-    rest = [f"not checked  {', '.join(dict.fromkeys(names))} ({clipped(why)})" for why, names in skipped.items()]
-    tail = [*areas, *rest[:8], *([f"not checked  {len(rest) - 8} more, see {more}"] if len(rest) > 8 else [])]
-    room = LINES - len(tail) - 3
-    body: list[str] = []
-    findings = [Finding(**{**each, "hosts": tuple(each["hosts"])}) for each in data["findings"]]
-    for later, finding in zip(range(len(findings) - 1, -1, -1), findings):
-        block = finding.block()
-        if len(body) + len(block) + min(later, 4) > room:
-            block = [finding.title()]
-        if len(body) + len(block) + (1 if later else 0) > room:
-            body.append(f"and {later + 1} more, see {more}")
-            break
-        body += block
+    tail += [f"not checked  {', '.join(dict.fromkeys(names))} ({clipped(why)})" for why, names in skipped.items()]
     return [verdict(data), *([""] if body else []), *body, *([""] if tail else []), *tail]

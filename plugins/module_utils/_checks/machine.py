@@ -43,7 +43,7 @@ def access(rank: Rank, _group: Group) -> Iterator[Event]:
 
 @check(
     "gb10", "nodes", WARNING, _PROFILES, _LAB, "{on} cat /sys/class/dmi/id/product_name /etc/dgx-release",
-    looks="DMI product, device tree, `/etc/fastos-release`, GB10 host bridges, `nvidia-smi`")  # fmt: skip
+    looks="DMI product, GB10 host bridges, `nvidia-smi`")  # fmt: skip
 @check("arch", "nodes", WARNING, _PROFILES, _LAB, "{on} uname -m", looks="a machine with the name of a GB10 that is not aarch64")
 def gb10(rank: Rank, group: Group) -> Iterator[Event]:
     """What identifies the machine as a GB10, and its processor."""
@@ -58,7 +58,7 @@ def gb10(rank: Rank, group: Group) -> Iterator[Event]:
         yield found(text, severity=severity, name="arch")
     else:
         text = f"{what['product'] or 'no product name'}, {what['arch'] or 'unknown processor'}"
-        yield found(f"this is not a GB10: {text}, and no GB10 on the PCI bus, in the device tree or in nvidia-smi", severity=severity)
+        yield found(f"this is not a GB10: {text}, and no GB10 on the PCI bus or in nvidia-smi", severity=severity)
 
 
 @check(

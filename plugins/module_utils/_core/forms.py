@@ -13,11 +13,10 @@ from __future__ import annotations
 import json
 import re
 import reprlib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 LARGEST = 2**63
-DEEPEST = 32
 _EXPECTED = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", dict: "a mapping", list: "a list"}
 
 
@@ -27,30 +26,6 @@ def loads(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError as error:
         raise ValueError("it is nested too deep") from error
-
-
-def cut(value: Any, longest: int, most: int, keep: Collection[str] = ()) -> Any:
-    """Return a copy of JSON data: texts have at most `longest` characters, a number that is too large and what is nested too deep are None.
-
-    The values of its own keys `keep` stay as they are. Raises ValueError if the rest has more than `most` characters, each value counted as 8 more.
-    """
-    left = most
-
-    def of(part: Any, depth: int) -> Any:
-        nonlocal left
-        part = part[:longest] if isinstance(part, str) else part
-        left -= 8 + (len(part) if isinstance(part, str) else 0)
-        if left < 0:
-            raise ValueError(f"it has more than {most} characters")
-        if isinstance(part, (list, dict)) and depth > DEEPEST:
-            return None
-        if isinstance(part, list):
-            return [of(each, depth + 1) for each in part]
-        if isinstance(part, dict):
-            return {of(key, depth): each if depth == 0 and key in keep else of(each, depth + 1) for key, each in part.items()}
-        return part if not isinstance(part, (int, float)) or abs(part) < LARGEST else None  # NaN is not less
-
-    return of(value, 0)
 
 
 def scalar(value: Any, form: type) -> str:

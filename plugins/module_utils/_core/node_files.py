@@ -15,9 +15,8 @@ import fcntl
 import glob
 import json
 import os
-import re
 import secrets
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
@@ -109,29 +108,6 @@ class HostError(ValueError):
 
 class RecordError(HostError):
     """The record of earlier values cannot be used. The message is for the user."""
-
-
-def first_of_name(paths: Collection[str], folders: Sequence[str], suffix: str) -> dict[str, str]:
-    """Return {name: path} of the configuration files of a tool, sorted by name. Of several with one name, the one in the first folder is read."""
-    found: dict[str, str] = {}
-    for folder in reversed(folders):
-        found.update({os.path.basename(path): path for path in paths if os.path.dirname(path) == folder and path.endswith(suffix)})
-    return dict(sorted(found.items()))
-
-
-def later_lines(node: Node, configuration: str, own: str) -> list[tuple[str, str]]:
-    """Return (`path line n`, text) of what systemd reads after the file `own` of a configuration, such as `sysctl.d` or `systemd/system.conf`."""
-    folder = os.path.basename(configuration)
-    folder += "" if folder.endswith(".d") else ".d"
-    head = re.compile(rf"# (/\S+/{re.escape(folder)}/(\S+))(?: -> \S+)?")
-    found, path, name, number = [], "", "", 0
-    _rc, out, _err = node.run(["systemd-analyze", "cat-config", configuration])
-    for line in out.splitlines():
-        match = head.fullmatch(line)
-        path, name, number = (match.group(1), match.group(2), 0) if match else (path, name, number + 1)
-        if not match and name > os.path.basename(own):
-            found.append((f"{path} line {number}", line.strip()))
-    return found
 
 
 def mount_point(path: str) -> str:

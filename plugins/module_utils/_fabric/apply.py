@@ -11,39 +11,38 @@ one that carries this SSH session, are not written.
 from __future__ import annotations
 
 import contextlib
-import json
+import ipaddress
 import os
 import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Changes, FileChange
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import netplan, restore
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import CONFIG_PREFIXES
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.facts import gather
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import ConfigFile, Device, Plan, RailConfig, config_texts
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import DesiredState, desired_rails
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import rdma_users
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import ConfigFile, Device, Plan, RailConfig
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.problems import gather
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import DesiredState, repairs_of
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.restore import Live, PendingChange, RefusedError
 
 SETTLE_SECONDS = 45
 GENERATORS = ("/usr/libexec/netplan/generate", "/usr/lib/netplan/generate")
 RUN_FOLDERS = ("/run/systemd/network", "/run/NetworkManager/system-connections")
-PLACING_IDS = ("no_cable", "rail_unplaced", "no_rdma", "unreadable")  # problems that explain a rail without a port
+REFUSING = ("bad_input", "no_cable", "rail_unplaced", "interface_missing", "rail_is_management")  # problems of a node that gets no rails
 
 
 @dataclass(frozen=True)
 class Work:
-    """What `present()` has to do: the plan, our netplan file before, the sysctl drop-in if it changes, and the rails that drifted."""
+    """What `present()` has to do: the plan, the files that change, the kernel values, and the rails that drifted."""
 
     rails: Sequence[RailConfig]
     plan: Plan
-    before: str | None
-    sysctl_text: str | None
+    files: Sequence[FileChange]
     sysctls: Mapping[str, str]
     drift: Sequence[RailConfig]
 
@@ -53,9 +52,9 @@ class Work:
         return [rail.interface for rail in self.rails]
 
     @property
-    def files_change(self) -> bool:
+    def netplan_changes(self) -> bool:
         """Return whether netplan files change; a drift is corrected on the rail, without netplan."""
-        return self.before != self.plan.text or bool(self.plan.moves)
+        return bool(self.plan.moves) or any(change.path == f"/{netplan.OWN_PATH}" for change in self.files)
 
 
 class Change:
@@ -74,67 +73,54 @@ class Change:
     def present(self) -> list[dict[str, Any]]:
         """Configure the rails; return the rails as roce_info returns them, read before the change."""
         self.live.read()
-        facts, rails = self._desired()
+        found, rails = self._desired()
         work = self._work(rails)
         self._report(work)
         if self.changes.messages:
-            generated = self._generate(work.names, work.plan.text, work.plan.moves) if work.files_change else {}
-            if work.files_change or work.drift:
+            generated = self._generate(work.names, work.plan.text, work.plan.moves) if work.netplan_changes else {}
+            if work.netplan_changes or work.drift:
                 self.live.refuse_in_use(work.names)
             if not self.module.check_mode:
                 self._apply(work, generated)
-        found: list[dict[str, Any]] = facts["rails"]
+        if self.module.params["gid_repair"] and not (self.module.check_mode and self.changes.messages):
+            self._repair_gids()
         return found
 
-    def _desired(self) -> tuple[dict[str, Any], list[RailConfig]]:
-        """Return the facts and the configuration of each rail, or refuse."""
+    def _facts(self) -> dict[str, Any]:
+        """Return the facts of the node with the rails of the module's arguments."""
         params = self.module.params
         desired = DesiredState(params["addresses"], (), params["interfaces"], params["mtu"], params["min_speed_mbps"], follow_link=True)
-        wanted, bad = desired_rails(desired)
-        if bad:
-            raise RefusedError(" ".join(f"{p.message} {p.remedy}" for p in bad))
-        if not wanted:
+        return gather(self.live.capture, desired, self.live.ssh_connection)
+
+    def _desired(self) -> tuple[list[dict[str, Any]], list[RailConfig]]:
+        """Return the rails of the facts and the configuration of each, or refuse."""
+        addresses, facts = self.module.params["addresses"], self._facts()
+        if not addresses:
             raise RefusedError("This node has no fabric address; set gb10_fabric_cidrs (one network per rail) in the inventory.")
-        facts = gather(self.live.capture, desired, self.live.ssh_connection)
-        netdevs = {rail["index"]: rail["netdev"] for rail in facts["rails"]}
-        rails = []
-        for rail in wanted:
-            if rail.index not in netdevs:
-                why = next((f" {p['message']} {p['remedy']}" for p in facts["problems"] if p["id"] in PLACING_IDS), "")
-                raise RefusedError(f"No port was found for rail {rail.index} ({rail.address}/{rail.prefix}).{why}")
-            if rail.prefix is None:
-                raise RefusedError(f"The address {rail.address} of rail {rail.index} has no prefix length; write it like {rail.address}/24.")
-            rails.append(RailConfig(netdevs[rail.index], f"{rail.address}/{rail.prefix}", params["mtu"]))
-        no_link = next((p for p in facts["problems"] if p["id"] == "no_cable"), None)
-        if no_link:
-            raise RefusedError(f"{no_link['message']} {no_link['remedy']}")
-        return facts, rails
+        bad = [f"{problem['message']} {problem['remedy']}" for problem in facts["problems"] if problem["id"] in REFUSING]
+        bare = [text for text in addresses if "/" not in text]
+        if bad or bare or len(facts["rails"]) != len(addresses):
+            why = f"The address {bare[0]} has no prefix length; write it like {bare[0]}/24." if bare else "The node has no port for each rail."
+            raise RefusedError(" ".join(bad) or why)
+        faces = [ipaddress.ip_interface(text).with_prefixlen for text in addresses]
+        return facts["rails"], [RailConfig(rail["netdev"], faces[rail["index"]], self.module.params["mtu"]) for rail in facts["rails"]]
 
     def _work(self, rails: list[RailConfig]) -> Work:
         """Compare the node with the configuration; refuse what must not be changed."""
         live, node, names = self.live, self.live.node, [rail.interface for rail in rails]
         others = {name: [a.cidr for a in node.addresses(name) if a.family == "inet"] for name in node.netdevs if name not in names and name != "lo"}
-        refusals = netplan.validate_rails(rails, live.protected, node.netdevs, others)
+        hidden = [f"Could not read /{path} ({why}); run as root (become: true)." for path, why in live.capture.unreadable.items()]
+        devices = [Device(name, port.mac, port.driver) for name in (*names, *others) for port in [node.port(name)]]
+        read = netplan.read_files(live.capture.config, devices[: len(names)], devices[len(names) :])
+        plan = netplan.plan(rails, read, self.module.params["foreign"], self._renderer(read))
+        refusals = netplan.overlaps(rails, others) or hidden or plan.refusals
         if refusals:
             raise RefusedError(" ".join(refusals))
-        hidden = [f"/{path} ({why})" for path, why in live.capture.unreadable.items() if path.startswith(CONFIG_PREFIXES)]
-        if hidden:
-            raise RefusedError(f"Could not read {', '.join(hidden)}; run as root (become: true).")
-        devices = [Device(name, port.mac, port.driver) for name in (*names, *others) for port in [node.port(name)]]
-        read = netplan.read_files(config_texts(live.capture), devices[: len(names)], devices[len(names) :])
-        plan = netplan.plan(rails, read, self.module.params["foreign"], self._renderer(read))
-        if plan.refusals:
-            raise RefusedError(" ".join(plan.refusals))
-        ipv6 = self.module.params["ipv6"]
-        text = netplan.render_sysctl(names, ipv6)
-        return Work(
-            rails,
-            plan,
-            live.text(self.own),
-            text if text != live.text(self.drop_in) else None,
-            {f"/proc/sys/{key}": value for key, value in netplan.sysctl_values(names, ipv6).items()},
-            [rail for rail in plan.ours if not live.fits(rail)],
-        )
+        values = netplan.sysctl_values(names, self.module.params["ipv6"])
+        own = FileChange(self.own, live.text(self.own), plan.text, 0o600)
+        drop_in = FileChange(self.drop_in, live.text(self.drop_in), netplan.render_sysctl(values))
+        drift = [rail for rail in plan.ours if not live.fits(rail)]
+        return Work(rails, plan, [change for change in (own, drop_in) if change.changed], {f"/proc/sys/{key}": value for key, value in values.items()}, drift)
 
     def _renderer(self, read: list[ConfigFile]) -> str:
         """Return the renderer of the rails."""
@@ -151,12 +137,10 @@ class Change:
         for rail in work.rails:
             if rail not in plan.ours and not live.fits(rail):
                 self.notes.append(f"{rail.interface} does not have what its adopted file configures ({rail.address}, MTU {rail.mtu}).")
-        if work.before != plan.text:
-            self.changes.file(FileChange(self.own, work.before, plan.text), f"{'write' if plan.text is not None else 'remove'} {self.own}")
+        for change in work.files:
+            self.changes.file(change, f"{'write' if change.after is not None else 'remove'} {change.path}")
         for path in plan.moves:
             self.changes.file(FileChange(f"/{path}", live.text(f"/{path}"), None), f"move /{path} to {restore.BACKUP_DIR}")
-        if work.sysctl_text is not None:
-            self.changes.file(FileChange(self.drop_in, live.text(self.drop_in), work.sysctl_text), f"write {self.drop_in}")
         for path, value in work.sysctls.items():
             now = (live.text(path) or "").strip()
             if now and now != value:
@@ -168,47 +152,42 @@ class Change:
 
     def _apply(self, work: Work, generated: dict[str, str]) -> None:
         """Write the files and set the rails. If netplan files change, the timer that restores the state runs before."""
-        live, names = self.live, work.names
+        live, names, ours = self.live, work.names, list(work.plan.ours)
         linked = {name for name in names if live.node.port(name).linked}
-        given = live.configured_addresses({netplan.OWN_PATH: work.before})
+        given = self._addresses_of(live.text(self.own))
         backups = {f"/{path}": f"{restore.BACKUP_DIR}/{path.replace('/', '_')}" for path in work.plan.moves}
         touched = sorted({*names, *(name for name, _address in given)})
-        if work.files_change:
-            run_files = sorted({*_run_files(touched), *generated})
-            self.pending.arm([self.own, self.drop_in, restore.BASELINE, *backups, *run_files], touched, f"write {self.own} for {', '.join(names)}")
-        self._save_baseline(names, backups)
-        for path, backup in backups.items():
-            Path(restore.BACKUP_DIR).mkdir(parents=True, exist_ok=True, mode=0o700)
-            shutil.move(path, backup)
-        if work.sysctl_text is not None:
-            live.write(self.drop_in, work.sysctl_text, 0o644)
-        if work.plan.text is None:
-            Path(self.own).unlink(missing_ok=True)
-        elif work.files_change:
-            live.write(self.own, work.plan.text, 0o600)
-        live.set_sysctls(work.sysctls)
-        if not work.files_change:
+        if work.netplan_changes:
+            files = [self.own, self.drop_in, *backups, *backups.values(), *sorted({*_run_files(touched), *generated})]
+            self.pending.arm(files, touched, f"write {self.own} for {', '.join(names)}")
+        self.pending.keep_first([rail.interface for rail in ours], names, backups)
+        self._move(backups)
+        for change in work.files:
+            live.files.apply(change, keep_mode=False)
+        live.load_sysctls(self.drop_in)
+        if not work.netplan_changes:
             for rail in work.drift:
-                live.set_interface(rail.interface, rail.mtu, [rail.address])
+                live.set_rail(rail)
             return
         self._install(generated, touched)
-        self._settle(list(work.plan.ours), linked)
-        live.drop_addresses(given - {(rail.interface, rail.address) for rail in work.rails})
-        live.set_sysctls(work.sysctls)  # the renderer may have changed them
+        self._settle(ours, linked)
+        for name, address in sorted(given - {(rail.interface, rail.address) for rail in work.rails}):
+            if name not in live.protected and address in live.interface(name).addresses:
+                live.ip("addr", "del", address, "dev", name)
+        live.load_sysctls(self.drop_in)  # the renderer may have changed them
         self.pending.extend()
 
-    def _save_baseline(self, names: list[str], backups: Mapping[str, str]) -> None:
-        """Record the state before the first change, for `absent()`."""
-        live = self.live
-        now: dict[str, dict[str, Any]] = {
-            "sysctls": live.sysctls(names),
-            "rails": {name: asdict(live.interface(name)) for name in names},
-            "moves": dict(backups),
-        }
-        known = live.record(restore.BASELINE) or {}
-        baseline = {key: {**found, **known.get(key, {})} for key, found in now.items()}
-        Path(restore.STATE_DIR).mkdir(parents=True, exist_ok=True, mode=0o700)
-        live.write(restore.BASELINE, json.dumps(baseline, indent=1, sort_keys=True) + "\n", 0o600)
+    @staticmethod
+    def _move(files: Mapping[str, str]) -> None:
+        """Move files, {from: to}."""
+        for path, target in files.items():
+            Path(target).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            shutil.move(path, target)
+
+    def _addresses_of(self, text: str | None) -> set[tuple[str, str]]:
+        """Return the (interface, address) pairs that an earlier text of our file gives to interfaces of this node."""
+        read = netplan.read_files({netplan.OWN_PATH: text or ""}, [Device(name) for name in self.live.node.netdevs])
+        return {(claim.interface, address) for item in read for claim in item.claims for address in claim.addresses}
 
     def _settle(self, rails: list[RailConfig], linked: set[str]) -> None:
         """Wait until the rails with a link have address and MTU; then set what is missing."""
@@ -220,66 +199,72 @@ class Change:
                 break
             time.sleep(1)
         for rail in waiting:
-            self.live.set_interface(rail.interface, rail.mtu, [rail.address])
+            self.live.set_rail(rail)
         if waiting:
             names = ", ".join(rail.interface for rail in waiting)
             self.notes.append(f"{names} stayed incomplete for {SETTLE_SECONDS} s; address and MTU were set directly.")
+
+    def _repair_gids(self) -> None:
+        """Remove and add the address of each rail whose GID has drifted. The GIDs of a rail in use stay as they are."""
+        live = self.live
+        if self.changes.messages:
+            time.sleep(1)  # the kernel fills the GID table of a new address in the background
+            live.read()
+        wanted = repairs_of(self._facts())
+        users = rdma_users() if wanted else []
+        if users:
+            names = ", ".join(rail["netdev"] for rail in wanted)
+            self.notes.append(f"The GIDs of {names} were left as they are, because {', '.join(users[:4])} use(s) RDMA.")
+            return
+        for rail in wanted:
+            cidr, name, index = f"{rail['ipv4']}/{rail['prefix']}", rail["netdev"], rail["gid_index"]
+            self.changes.step(f"remove and add {cidr} on {name} for its GID (now: {'none or several' if index is None else f'index {index}'})")
+            if not self.module.check_mode:
+                live.ip("addr", "del", cidr, "dev", name)
+                live.ip("addr", "replace", cidr, "brd", "+", "dev", name)
 
     # absent
 
     def absent(self) -> None:
         """Restore the state before the first change."""
-        live = self.live
+        live, first = self.live, Path(restore.BEFORE)
         live.read()
         before = live.text(self.own)
-        baseline = live.record(restore.BASELINE)
-        if before is None and live.text(self.drop_in) is None and baseline is None:
+        if before is None and live.text(self.drop_in) is None and not first.is_dir():
             return
-        record = baseline or {"sysctls": {}, "rails": {}, "moves": {}}
-        rails = sorted(record["rails"])
-        back = self._report_absent(before, record, baseline is not None)
+        rails = sorted(path.name[: -len(".sysctl")] for path in first.glob("*.sysctl"))
+        back = self._report_absent(before, rails)
         touched = sorted(set(rails) & set(live.protected))
         if touched:
             raise RefusedError(
                 f"{', '.join(touched)} carries the default route or this SSH session now, so it is not changed; nothing was changed."
                 " Move that to another interface first."
             )
-        netplan_change = before is not None or bool(back)
         running = {path: live.text(path) for path in _run_files(rails)}
-        generated: dict[str, str] = {}
-        if netplan_change or running:
-            generated = self._generate(rails, back=back)
-            netplan_change = netplan_change or generated != running  # our file was removed, but its generated files are still active
-        if netplan_change:
+        generated = self._generate(rails, back=back) if before is not None or back or running else {}
+        netplan_change = before is not None or bool(back) or generated != running  # what netplan made of a file that was removed is still active
+        if netplan_change or list(first.glob("*.link")):
             live.refuse_in_use(rails)
         if self.module.check_mode:
             return
-        given = live.configured_addresses(running if before is None else {netplan.OWN_PATH: before})
         if netplan_change:
-            files = {self.own, self.drop_in, restore.BASELINE, *back, *back.values(), *running, *generated}
-            self.pending.arm(sorted(files), rails, f"remove {self.own}")
+            self.pending.arm(sorted({self.own, self.drop_in, *back, *back.values(), *running, *generated}), rails, f"remove {self.own}")
         for path in (self.own, self.drop_in):
             Path(path).unlink(missing_ok=True)
-        for path, backup in back.items():
-            shutil.move(backup, path)
+        self._move({backup: path for path, backup in back.items()})
         if netplan_change:
             self._install(generated, rails)
             time.sleep(2)
-            live.read()
-        earlier = {(name, address) for name in rails for address in record["rails"][name]["addresses"]}
-        live.drop_addresses(given - earlier - live.configured_addresses(dict(generated)))
-        for name in rails:
-            if name in live.node.netdevs:
-                live.set_interface(**{**record["rails"][name], "name": name})
-        live.set_sysctls(record["sysctls"])
-        Path(restore.BASELINE).unlink(missing_ok=True)
+        if first.is_dir():
+            self.pending.undo()
         if netplan_change:
             self.pending.extend()
 
-    def _report_absent(self, before: str | None, record: Mapping[str, Any], recorded: bool) -> dict[str, str]:
+    def _report_absent(self, before: str | None, rails: Sequence[str]) -> dict[str, str]:
         """Add each change to the actions and the diff; return the backups to move back, {path: backup}."""
         live = self.live
-        back = {path: backup for path, backup in record["moves"].items() if Path(backup).exists()}
+        moves = live.files.mapping(f"{restore.BEFORE}/moves.json")
+        back = {path: backup for path, backup in moves.items() if Path(backup).exists()}
         for path in [path for path in back if Path(path).exists()]:
             self.notes.append(f"{path} exists again, so its backup {back.pop(path)} is kept.")
         for path, text in ((self.own, before), (self.drop_in, live.text(self.drop_in))):
@@ -287,8 +272,8 @@ class Change:
                 self.changes.file(FileChange(path, text, None), f"remove {path}")
         for path, backup in back.items():
             self.changes.file(FileChange(path, None, live.text(backup)), f"move {backup} back to {path}")
-        if recorded:
-            self.changes.step(f"forget {restore.BASELINE}")
+        if rails:
+            self.changes.step(f"give {', '.join(rails)} back what they were before the first run, of {restore.BEFORE}")
         return back
 
     # generated files
@@ -305,7 +290,7 @@ class Change:
             raise RefusedError("The command `netplan` is missing: install netplan.io (`apt install netplan.io`), which DGX OS has.")
         files = {
             path: content
-            for path, content in live.capture.files.items()
+            for path, content in live.capture.config.items()
             if path.startswith(("lib/netplan/", "etc/netplan/")) and path not in moves and path != netplan.OWN_PATH
         }
         files.update({path.lstrip("/"): live.text(backup) or "" for path, backup in back.items() if path.startswith("/etc/netplan/")})

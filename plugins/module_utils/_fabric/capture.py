@@ -1,9 +1,13 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A node, or a captured tree of one, in memory; and its devices, HCAs, GIDs, addresses and routes, joined by name. This file only reads; apply.py writes.
+"""A node as `rdma -j link`, `ip -j addr`, `ip -j route` and sysfs show it: its ports, HCAs, GIDs, addresses and routes, joined by name. Only reads.
 
-A `Capture` has paths without a leading slash (`sys/class/net/enp1s0f0np0/mtu`) and the output of commands by name (`ip-addr`).
+A `Capture` is the live node, or a captured tree with paths as below / (`sys/class/net/enp1s0f0np0/speed`) and the output of the commands below cmd/.
+Units: speed in Mb/s (1000000 bit/s), MTU in bytes. Nothing is derived from a position in a list. A *port* is one network device of an RDMA card. A *cage*
+is the socket for the cable; its two ports are *twins*.
+From sysfs to the NCCL variables: `gids_of` reads a GID table, rails.py (`resolve`) selects the index that belongs to the address of a rail, and
+`environment` there writes the variables.
 """
 
 from __future__ import annotations
@@ -16,103 +20,75 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable
 
-MAX_BYTES = 1 << 20
+Record = dict[str, Any]
 
+MAX_BYTES = 1 << 20
 # name of the recorded command -> its command line on a live node
 COMMANDS: dict[str, list[str]] = {
     "ip-addr": ["ip", "-j", "-d", "addr"],
     "ip-route": ["ip", "-j", "route"],
     "rdma-link": ["rdma", "-j", "link"],
 }
-PCIE_FILES = ("current_link_width", "max_link_width", "current_link_speed", "max_link_speed")
-CONFIG_PREFIXES = ("lib/netplan/", "etc/netplan/", "run/netplan/", "etc/NetworkManager/", "etc/systemd/network/")
-
-# Files that may be unreadable in normal operation: a virtual device has no phys_port_name, a link that is down has no speed.
-_OPTIONAL = (
-    *(f"sys/class/net/*/{name}" for name in ("address", "carrier", "speed", "phys_port_name", "device/vendor", "device/uevent")),
-    *(f"sys/class/net/*/device/{name}" for name in PCIE_FILES),
-    *(f"sys/class/infiniband/*/{name}" for name in ("parent", "fw_ver")),
-)
-_REQUIRED = (
-    *(f"sys/class/infiniband/*/ports/*/{name}" for name in ("state", "phys_state", "rate")),
+CONFIG = (
     *(f"{folder}/netplan/*.yaml" for folder in ("lib", "etc", "run")),
     "etc/NetworkManager/system-connections/*.nmconnection",
     "etc/systemd/network/*.network",
 )
-_FOLDERS = ("sys/class/net", "sys/class/infiniband")
 
 
 class Capture:
-    """State of one node: file texts, folder listings, command output, and what could not be read (path -> reason).
+    """The state of a node: its network configuration and the output of commands as they are now; other files are read when they are asked for.
 
-    `root` is `/` for the live node, or a captured tree, whose cmd/ has the output of commands. A link that leads out of the root is not followed.
+    `config`: {path without leading slash: text}, `unreadable`: {path: reason} of those that could not be read. A link that leads out of the root is not
+    followed.
     """
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, commands: dict[str, str] | None = None) -> None:
         self.root = os.path.realpath(root)
-        self.files: dict[str, str] = {}
-        self.commands: dict[str, str] = {}
+        self.commands = dict(commands or {})
+        self.config: dict[str, str] = {}
         self.unreadable: dict[str, str] = {}
-        self.dirs = {name: [path.rpartition("/")[2] for path in self._find(f"{name}/*")] for name in _FOLDERS if self._find(name)}
-        for patterns, required in ((_OPTIONAL, False), (_REQUIRED, True)):
-            for path in [path for pattern in patterns for path in self._find(pattern)]:
-                self._read(path, required)
-        self._read_gids()
-        self._read_hotplug()
-        for path in self._find("cmd/*") if root != "/" else ():
-            text = self._read(path, required=True)
-            if text is not None:
-                self.commands[re.sub(r"\.(?:json|txt|out)$", "", path[len("cmd/") :])] = text
+        for path in self.find("cmd/*") if root != "/" else ():
+            self.commands[re.sub(r"\.(?:json|txt|out)$", "", path[len("cmd/") :])] = self.text(path) or ""
+        for path in [path for pattern in CONFIG for path in self.find(pattern)]:
+            try:
+                self.config[path] = self._read(path)
+            except FileNotFoundError:
+                continue
+            except OSError as exc:
+                self.unreadable[path] = exc.strerror or str(exc)
 
     def text(self, path: str) -> str | None:
-        """Return the stripped text of a file, None if it is missing, unreadable or empty."""
-        return self.files.get(path, "").strip("\x00 \t\r\n") or None
+        """Return the stripped text of a file, None if it is missing, empty or unreadable: a virtual device has no phys_port_name."""
+        try:
+            return self._read(path).strip("\x00 \t\r\n") or None
+        except OSError:
+            return None
 
-    def _find(self, pattern: str) -> list[str]:
+    def find(self, pattern: str) -> list[str]:
         """Return the relative paths that match a pattern, sorted."""
         return sorted(str(path)[len(os.path.join(self.root, "")) :] for path in Path(self.root).glob(pattern))
 
-    def _read(self, path: str, required: bool = False) -> str | None:
-        """Keep the text of a file, or why it cannot be read if it is required. Bytes that are not UTF-8 are replaced."""
+    def hcas(self) -> list[str]:
+        """Return the HCAs of sysfs."""
+        return [path.rpartition("/")[2] for path in self.find("sys/class/infiniband/*")]
+
+    def _read(self, path: str) -> str:
+        """Return the text of a file. Bytes that are not UTF-8 are replaced. Raises OSError."""
         real = os.path.realpath(os.path.join(self.root, path))
         if os.path.commonpath([real, self.root]) != self.root:
-            return None
-        try:
-            if not os.path.isfile(real) and os.path.exists(real):
-                raise OSError(0, "not a regular file")  # opening a pipe would block
-            with open(real, "rb") as handle:
-                self.files[path] = handle.read(MAX_BYTES).decode("utf-8", "replace")
-        except FileNotFoundError:
-            return None
-        except OSError as exc:
-            self.unreadable.update({path: exc.strerror or str(exc)} if required else {})
-        return self.files.get(path)
-
-    def _read_gids(self) -> None:
-        """Read the GID tables. Type and network device of an unused (zero) entry are not read: the kernel answers EINVAL."""
-        for path in self._find("sys/class/infiniband/*/ports/*/gids/*"):
-            table, _slash, index = path.rpartition("/gids/")
-            if (self._read(path) or "").strip("0: \t\r\n\x00"):
-                self.dirs.setdefault(f"{table}/gids", []).append(index)
-                for kind in ("types", "ndevs"):
-                    self._read(f"{table}/gid_attrs/{kind}/{index}")
-
-    def _read_hotplug(self) -> None:
-        """Read the hot-plug controller of the ConnectX-7 (newer kernels: pcie_hotplug; older: cx7_dbg)."""
-        for path in self._find("sys/devices/platform/MTKP0001:*/*"):
-            self.dirs["hotplug"] = []
-            for item in self._find(f"{path}/*") if path.endswith(("/pcie_hotplug", "/cx7_dbg")) else ():
-                text = self._read(item)
-                if text is not None:
-                    self.files["hotplug/" + "/".join(item.split("/")[-2:])] = text
+            raise FileNotFoundError(path)
+        if not os.path.isfile(real) and os.path.exists(real):
+            raise OSError(0, "not a regular file")  # opening a pipe would block
+        with open(real, "rb") as handle:
+            return handle.read(MAX_BYTES).decode("utf-8", "replace")
 
 
 def capture_of(root: str, run: Callable[[list[str]], tuple[int, str, str]], find: Callable[[str], str | None]) -> Capture:
     """Return the state below root. On the live node, COMMANDS run through `run(argv) -> (rc, stdout, stderr)`; `find(name)` is the path of a command."""
-    capture = Capture(root)
-    if root == "/":
-        capture.commands.update({name: run([path, *argv[1:]])[1] for name, argv in COMMANDS.items() for path in [find(argv[0])] if path is not None})
-    return capture
+    if root != "/":
+        return Capture(root)
+    return Capture(root, {name: run([path, *argv[1:]])[1] for name, argv in COMMANDS.items() for path in [find(argv[0])] if path is not None})
 
 
 def read_node(module: Any, root: str = "/") -> Capture:
@@ -163,17 +139,10 @@ def rdma_users() -> list[str]:
     return sorted(found)
 
 
-# --- Devices, HCAs, GIDs, addresses and routes of a node, joined by name. Pure: a `Capture` in, a `Node` of `Port`s out.
-# Units: speed in Mb/s (1000000 bit/s), MTU in bytes. Nothing is derived from a position in a list. A *port* is one network device of an RDMA card. A *cage*
-# is the socket for the cable; its two ports are *twins*.
-# From sysfs to the NCCL variables: capture.py reads the GID tables, `gids_of` here decodes them, rails.py (`resolve`) selects the index that belongs to the
-# address of a rail, and facts.py (`environment`) writes the variables.
-
-Record = dict[str, Any]
+# --- Devices, HCAs, GIDs, addresses and routes of a node, joined by name. Pure but for the files of the capture.
 
 ROCE_V2 = "RoCE v2"
 SPARK_PORT = re.compile(r"^en(?:P(?P<segment>[0-9a-fA-F]+))?p(?P<bus>\d+)s(?P<slot>\d+)f(?P<function>\d)np(?P<cage>\d)$")
-MELLANOX = "0x15b3"
 OVERHEAD = 96  # bytes of RoCE v2 headers that the kernel subtracts from the MTU of the network device before it rounds down (iboe_get_mtu)
 
 
@@ -236,7 +205,7 @@ class Address:
 
 @dataclass(frozen=True)
 class Port:
-    """One network device of an RDMA card, with its HCA if there is one."""
+    """One network device of an RDMA card, with its HCA if there is one. `card`: it is a ConnectX, not soft-RoCE or virtual."""
 
     netdev: str
     hca: str | None = None
@@ -245,14 +214,13 @@ class Port:
     segment: int | None = None
     state: str | None = None
     phys_state: str | None = None
-    carrier: bool | None = None
+    carrier: bool = False
     speed_mbps: int | None = None
     mtu: int | None = None
     active_mtu: int | None = None
     mac: str | None = None
     driver: str | None = None
-    mellanox: bool | None = None
-    soft: bool = False
+    card: bool = False
     admin_up: bool | None = None
     master: str | None = None
     lower: str | None = None
@@ -262,7 +230,7 @@ class Port:
     @property
     def linked(self) -> bool:
         """Return whether the port is up: the RDMA state, or the carrier of a port without an RDMA device."""
-        return self.state == "ACTIVE" if self.state is not None else bool(self.carrier)
+        return self.state == "ACTIVE" if self.state is not None else self.carrier
 
     @property
     def usable_ipv4(self) -> list[Address]:
@@ -275,25 +243,22 @@ class Port:
         return (cage, 0xFFFF if self.segment is None else self.segment, self.pci or "", self.netdev)
 
 
-def gids_of(capture: Capture, hca: str) -> list[Gid]:
-    """Return the used entries of a GID table in the order of their index. The kernel writes the type as `RoCE v2` or `IB/RoCE v1`."""
-    base = f"sys/class/infiniband/{hca}/ports/1"
-    rows = []
-    for name in capture.dirs.get(f"{base}/gids", []):
-        text = capture.text(f"{base}/gids/{name}")
-        if text is None or as_integer(name) is None:
+def gids_of(capture: Capture, hca: str) -> tuple[Gid, ...]:
+    """Return the used entries of a GID table in the order of their index. The kernel writes the type as `RoCE v2` or `IB/RoCE v1`.
+
+    Type and network device of an unused (zero) entry are not read: the kernel answers EINVAL.
+    """
+    base, rows = f"sys/class/infiniband/{hca}/ports/1", []
+    for path in capture.find(f"{base}/gids/*"):
+        text, name = capture.text(path) or "", path.rpartition("/")[2]
+        if not text.strip("0:") or not name.isdigit():
             continue
         value = as_address(text)
         mapped = value.ipv4_mapped if isinstance(value, ipaddress.IPv6Address) else None
         gid = f"::ffff:{mapped}" if mapped is not None else str(value or text)
         kind, netdev = (capture.text(f"{base}/gid_attrs/{folder}/{name}") for folder in ("types", "ndevs"))
         rows.append(Gid(int(name), gid, kind, netdev, str(mapped) if mapped is not None else None))
-    return sorted(rows, key=lambda row: row.index)
-
-
-def _word(text: str | None) -> str:
-    """Return the word of a state: `4: ACTIVE` -> ACTIVE, `5: LinkUp` -> LINKUP."""
-    return (text or "").rpartition(":")[2].strip().upper()
+    return tuple(sorted(rows, key=lambda row: row.index))
 
 
 class Node:
@@ -304,36 +269,17 @@ class Node:
         self.links = {record["ifname"]: record for record in json_records(capture.commands.get("ip-addr"), "ifname")}
         self.routes = json_records(capture.commands.get("ip-route"), "dst")
         self.rdma = {record["ifname"]: record for record in json_records(capture.commands.get("rdma-link"), "ifname")}
-        self.netdevs = sorted((set(capture.dirs.get("sys/class/net", [])) | set(self.links)) - {"bonding_masters"})
+        self.gids = {hca: gids_of(capture, hca) for hca in self.rdma}
         self.hca_of: dict[str, str] = {}
-        for hca in sorted(self.hcas(), key=lambda name: (self.soft(name), name)):  # on a device with soft-RoCE on top, the HCA of the card counts
-            netdev = self._netdev_of(hca)
-            if netdev in self.netdevs:
-                self.hca_of.setdefault(netdev, hca)
-        names = set(self.hca_of) | {name for name in self.netdevs if self.mellanox(name) or SPARK_PORT.match(name)}
-        self.ports = sorted((self.port(name) for name in names), key=Port.sort_key)
+        for hca in sorted(self.rdma, key=lambda name: (self._soft(name), name)):  # on a device with soft-RoCE on top, the HCA of the card counts
+            if self.rdma[hca].get("netdev"):
+                self.hca_of.setdefault(self.rdma[hca]["netdev"], hca)
+        self.netdevs = sorted({*self.links, *self.hca_of})
+        self.ports = sorted((self.port(name) for name in self.netdevs if name in self.hca_of or SPARK_PORT.match(name)), key=Port.sort_key)
 
-    # HCAs
-
-    def hcas(self) -> list[str]:
-        """Return every HCA of sysfs and `rdma link`."""
-        return sorted(set(self.rdma) | set(self.capture.dirs.get("sys/class/infiniband", [])))
-
-    def _netdev_of(self, hca: str) -> str:
-        """Return the network device of an HCA: of `rdma link`, of soft-RoCE, of its GID table (not a VLAN); empty without one."""
-        of_gids = [gid.netdev for gid in gids_of(self.capture, hca) if gid.netdev and "." not in gid.netdev]
-        names = [self.rdma.get(hca, {}).get("netdev"), self.capture.text(f"sys/class/infiniband/{hca}/parent"), *of_gids]
-        return next((name for name in names if name in self.netdevs), "")
-
-    def soft(self, hca: str) -> bool:
+    def _soft(self, hca: str | None) -> bool:
         """Return whether an HCA is soft-RoCE: it has a parent."""
-        return f"sys/class/infiniband/{hca}/parent" in self.capture.files
-
-    def _stacked_hca(self, netdev: str) -> str | None:
-        """Return the HCA whose GID table names a bond or VLAN."""
-        return next((hca for hca in self.hcas() if netdev in [gid.netdev for gid in gids_of(self.capture, hca)]), None)
-
-    # network devices
+        return self.capture.text(f"sys/class/infiniband/{hca}/parent") is not None
 
     def addresses(self, netdev: str) -> tuple[Address, ...]:
         """Return the addresses of a device."""
@@ -359,67 +305,37 @@ class Node:
         """Return the device below a VLAN or macvlan."""
         return self.links.get(netdev, {}).get("link") if self.kind(netdev) in ("vlan", "macvlan", "ipvlan") else None
 
-    def _uevent(self, path: str, key: str) -> str | None:
-        match = re.search(rf"^{key}=(\S+)", self.capture.text(f"{path}/device/uevent") or "", re.M)
-        return match[1] if match else None
-
-    def driver(self, netdev: str) -> str | None:
-        """Return the kernel driver of a device."""
-        return self._uevent(f"sys/class/net/{netdev}", "DRIVER")
-
-    def mellanox(self, netdev: str) -> bool | None:
-        """Return whether a device is a port of a ConnectX, None if it is not known: inside a container sysfs shows no device."""
-        vendor, driver = self.capture.text(f"sys/class/net/{netdev}/device/vendor"), self.driver(netdev)
-        if vendor is not None or driver is not None:
-            return vendor == MELLANOX or driver == "mlx5_core"
-        hca = self.hca_of.get(netdev)
-        return False if (hca and self.soft(hca)) or self.kind(netdev) else None
-
-    def _speed(self, netdev: str, hca: str | None, active: bool) -> int | None:
-        """Return the speed of a port: of the network device, else of the RDMA device."""
-        speed = as_integer(self.capture.text(f"sys/class/net/{netdev}/speed"))
-        if speed is not None and 0 < speed < 0xFFFFFFFF:
-            return speed
-        match = re.match(r"(\d{1,6}(?:\.\d+)?) Gb/sec", self.capture.text(f"sys/class/infiniband/{hca}/ports/1/rate") or "")
-        return int(float(match[1]) * 1000) if match and hca and active and self.mellanox(netdev) is not False and not self.soft(hca) else None
-
     def port(self, netdev: str) -> Port:
-        """Return one device as a port."""
-        capture, record = self.capture, self.links.get(netdev, {})
-        hca = self.hca_of.get(netdev) or self._stacked_hca(netdev)
-        at, row = f"sys/class/infiniband/{hca}/ports/1", self.rdma.get(str(hca), {})
-        card = next((name for name, own in self.hca_of.items() if own == hca), netdev)  # below a bond or VLAN
-        pci, mellanox = self._uevent(f"sys/class/net/{card}", "PCI_SLOT_NAME"), self.mellanox(card)
-        name = SPARK_PORT.match(card)
-        phys = re.match(r"p(\d+)$", capture.text(f"sys/class/net/{card}/phys_port_name") or "")
-        of_card = pci if mellanox is not False else None
-        segment = int(of_card.split(":")[0], 16) if of_card else (int(name["segment"] or "0", 16) if name else None)
-        state = _word(capture.text(f"{at}/state") or row.get("state")) or None
-        flags, mtu = record.get("flags"), record.get("mtu")
+        """Return one device as a port. A bond or VLAN has the HCA whose GID table names it, and the place of that HCA's port."""
+        record = self.links.get(netdev, {})
+        hca = self.hca_of.get(netdev) or next((hca for hca, gids in self.gids.items() if netdev in [gid.netdev for gid in gids]), None)
+        row, card = self.rdma.get(str(hca), {}), next((name for name, own in self.hca_of.items() if own == hca), netdev)
+        at, flags, mtu = f"sys/class/net/{card}", record.get("flags", []), record.get("mtu")
+        uevent = dict(line.split("=", 1) for line in (self.capture.text(f"{at}/device/uevent") or "").splitlines() if "=" in line)
+        pci, driver, name = uevent.get("PCI_SLOT_NAME"), uevent.get("DRIVER"), SPARK_PORT.match(card)
+        cage = re.match(r"p(\d+)$", self.capture.text(f"{at}/phys_port_name") or "") or re.search(r"np(\d)$", card if name else "")
+        speed = as_integer(self.capture.text(f"sys/class/net/{netdev}/speed"))
         return Port(
             netdev=netdev,
             hca=hca,
-            cage=int(phys[1]) if phys else (int(name["cage"]) if name else None),
+            cage=int(cage[1]) if cage else None,
             pci=pci,
-            segment=segment,
-            state=state,
-            phys_state=_word(capture.text(f"{at}/phys_state") or row.get("physical_state")).replace("_", "") or None,
-            carrier="LOWER_UP" in flags if flags is not None else capture.text(f"sys/class/net/{netdev}/carrier") == "1",
-            speed_mbps=self._speed(netdev, hca, state == "ACTIVE"),
+            segment=int(name["segment"] or "0", 16) if name else (int(pci.split(":")[0], 16) if pci else None),
+            state=row.get("state"),
+            phys_state=str(row.get("physical_state", "")).replace("_", "") or None,
+            carrier="LOWER_UP" in flags,
+            speed_mbps=speed if speed is not None and 0 < speed < 0xFFFFFFFF else None,
             mtu=mtu,
             active_mtu=rdma_mtu(mtu) if mtu and hca else None,
-            mac=record.get("address") or capture.text(f"sys/class/net/{netdev}/address"),
-            driver=self.driver(netdev),
-            mellanox=mellanox,
-            soft=bool(hca) and self.soft(str(hca)),
-            admin_up="UP" in flags if flags is not None else None,
+            mac=record.get("address"),
+            driver=driver,
+            card=driver == "mlx5_core" if driver else bool(name and not self.kind(card) and not self._soft(hca)),
+            admin_up="UP" in flags if record else None,
             master=self.master(netdev),
             lower=self.lower(netdev),
             addresses=self.addresses(netdev),
-            gids=tuple(gids_of(capture, hca)) if hca else (),
+            gids=self.gids.get(str(hca), ()),
         )
-
-    # routes
 
     def default_routes(self) -> list[Record]:
         """Return [{dev, gateway, metric, src, dead}] of the default routes: routes with a link first, then the lowest metric."""

@@ -21,7 +21,7 @@ try:
 except ImportError:
     yaml = None  # type: ignore[assignment]  # no file can be read then
 
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import CONFIG_PREFIXES, Capture, Node
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import Capture, Node
 
 SYSCTL_PATH = "etc/sysctl.d/60-gb10-roce.conf"
 RENDERERS = ("NetworkManager", "networkd")
@@ -227,18 +227,13 @@ def default_renderer(read: Sequence[ConfigFile]) -> str | None:
     return next((item.renderer for item in reversed(read) if item.renderer and not item.own), None)
 
 
-def config_texts(capture: Capture) -> dict[str, str]:
-    """Return the network configuration files of a node."""
-    return {path: text for path, text in capture.files.items() if path.startswith(CONFIG_PREFIXES)}
-
-
 def foreign_config(capture: Capture) -> list[dict[str, Any]]:
     """Return the files of others that configure a port of the card.
 
     If the card is powered down, these are the files that name the ports of a Spark.
     """
     devices = [Device(port.netdev, port.mac, port.driver) for port in Node(capture).ports]
-    files = config_texts(capture)
+    files = capture.config
     if not devices:
         devices = [Device(name) for name in SPARK_PORTS if any(name in text for text in files.values())]
     return [item.as_dict() for item in foreign_files(read_files(files, devices))]
@@ -285,13 +280,16 @@ def render(rails: Sequence[RailConfig], renderer: str) -> str:
     return "\n".join(out) + "\n"
 
 
-def render_sysctl(interfaces: Sequence[str], ipv6: bool) -> str:
-    """Return the sysctl drop-in: each rail answers ARP for its own address only, and has no IPv6 (so GIDs keep their index)."""
-    return "\n".join([MARKER, *(f"-{key} = {value}" for key, value in sysctl_values(interfaces, ipv6).items())]) + "\n"
+def render_sysctl(values: Mapping[str, str]) -> str:
+    """Return the sysctl drop-in."""
+    return "\n".join([MARKER, *(f"-{key} = {value}" for key, value in values.items())]) + "\n"
 
 
 def sysctl_values(interfaces: Sequence[str], ipv6: bool) -> dict[str, str]:
-    """Return {net/ipv4/conf/<rail>/arp_ignore: "1", ...}; slashes, because an interface name may contain dots."""
+    """Return {net/ipv4/conf/<rail>/arp_ignore: "1", ...}; slashes, because an interface name may contain dots.
+
+    Each rail answers ARP for its own address only, and has no IPv6, so that GIDs keep their index.
+    """
     values: dict[str, str] = {}
     for name in interfaces:
         values[f"net/ipv4/conf/{name}/arp_ignore"] = "1"
@@ -301,21 +299,10 @@ def sysctl_values(interfaces: Sequence[str], ipv6: bool) -> dict[str, str]:
     return values
 
 
-def validate_rails(rails: Sequence[RailConfig], protected: Sequence[str], known: Sequence[str], others: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the reasons to refuse this configuration on this node. What is wrong on every node is found on the controller (inventory_check).
-
-    `protected`: interfaces with the default route or the SSH session; `known`: interfaces that exist;
-    `others`: {interface that is not a rail: its addresses with prefix}.
-    """
+def overlaps(rails: Sequence[RailConfig], others: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return a sentence for each network of a rail that overlaps one of another interface. `others`: {interface: its addresses with prefix}."""
     found: list[str] = []
     for rail in rails:
-        if rail.interface in protected:
-            found.append(
-                f"{rail.interface} carries the default route or this SSH session, and the roce role never changes such an interface. "
-                "Move the default route to the 10 GbE port (enP7s7), or name other ports in roce_interfaces."
-            )
-        if rail.interface not in known:
-            found.append(f"The interface {rail.interface} does not exist on this node. Correct or remove roce_interfaces (the ports are found without it).")
         network = ipaddress.ip_interface(rail.address).network
         for name, text in ((name, text) for name, addresses in sorted(others.items()) for text in addresses):
             other = ipaddress.ip_interface(text).network

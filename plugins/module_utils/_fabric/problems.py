@@ -1,54 +1,56 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE: faults of the fabric of a node, each with a stable id, a sentence and a remedy. Pure.
+"""PRIVATE: the facts of the fabric of a node, and its faults, each with a stable id, a sentence and a remedy. Pure.
 
-Each function finds one kind of fault. `find_problems()` calls those of the node, then those of each rail, then those between rails.
+`gather()` returns what the module `roce_info` documents. Each function below finds one kind of fault. `find_problems()` calls those of the node, then those of
+each rail, then those between rails.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, replace
 
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import (
     COMMANDS,
-    CONFIG_PREFIXES,
-    PCIE_FILES,
     Capture,
+    Node,
     Port,
     Record,
     as_address,
     as_integer,
     rdma_mtu,
 )
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import Fabric, Problem, Rail, counted, is_link_local, spare_cages
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import (
+    DesiredState,
+    Fabric,
+    Problem,
+    Rail,
+    assign,
+    counted,
+    derive,
+    desired_rails,
+    environment,
+    is_link_local,
+    management,
+    port_row,
+    rail_row,
+    resolve,
+    spare_cages,
+)
 
+PCIE_FILES = ("current_link_width", "max_link_width", "current_link_speed", "max_link_speed")
 REPLUG = "Plug the QSFP cable into the same cage of both machines (either cage works), check that the other machine is on, then reboot both with the cable in."
 ONE_NETWORK_EACH = "Give each rail a /24 of its own: gb10_fabric_cidrs with one network per rail, then run the roce role."
 
-RDMA_ONLY = ("gid_ambiguous", "gid_missing", "no_rdma")
+RDMA_ONLY = ("gid_ambiguous", "gid_missing", "no_rdma")  # ids that leave the fabric with TCP alone
 # ids that make the fabric unusable
 FATAL = (
-    "no_cable",
-    "link_down",
-    "no_ipv4",
-    "mtu_small",
-    "mtu_mismatch",
-    "one_subnet_for_both_rails",
-    "interface_missing",
-    "rail_unplaced",
-    "bad_input",
-    *RDMA_ONLY,
-)
-
-
-def failures_of(problems: Sequence[Mapping[str, Any]], require_rdma: bool) -> list[str]:
-    """Return message and remedy of the problems that make the fabric unusable; `problems` as gather() returns them."""
-    return [f"{problem['message']} {problem['remedy']}" for problem in problems if problem["id"] in FATAL and (require_rdma or problem["id"] not in RDMA_ONLY)]
+    "no_cable", "link_down", "no_ipv4", "mtu_small", "one_subnet_for_both_rails", "interface_missing", "rail_unplaced", "bad_input",
+)  # fmt: skip
 
 
 def find_problems(fabric: Fabric) -> Iterator[Problem]:
@@ -66,7 +68,7 @@ def find_problems(fabric: Fabric) -> Iterator[Problem]:
 
 def _no_card(fabric: Fabric) -> Iterator[Problem]:
     node, hotplug = fabric.node, fabric.hotplug
-    if node.ports or node.hcas() or fabric.rails or not node.netdevs:
+    if node.ports or node.rdma or fabric.rails or not node.netdevs:
         return
     state = f"; hot-plug state: {hotplug['summary']}" if hotplug["present"] else ""
     message = f"No mlx5 device is visible. A GB10 powers its ConnectX-7 down while no cable is plugged{state}."
@@ -94,18 +96,8 @@ def _no_link(fabric: Fabric) -> Iterator[Problem]:
     )
 
 
-def _no_rdma_on_the_node(fabric: Fabric) -> Iterator[Problem]:
-    names = ", ".join(p.netdev for p in fabric.node.ports)
-    if names and not fabric.node.hcas():
-        yield Problem(
-            "no_rdma",
-            f"The node has ports ({names}) but no RDMA device.",
-            "`modprobe mlx5_ib`, then `rdma link` (package iproute2); in a container pass /dev/infiniband and /sys through.",
-        )
-
-
 def _one_twin_only(fabric: Fabric) -> Iterator[Problem]:
-    for port in [rail.port for rail in fabric.rails if rail.desired is None and rail.port.mellanox]:
+    for port in [rail.port for rail in fabric.rails if rail.desired is None and rail.port.card]:
         if not [p for p in fabric.node.ports if p.cage == port.cage and p.netdev != port.netdev]:
             yield Problem(
                 "ports_asymmetric",
@@ -186,8 +178,7 @@ def _cable_elsewhere(fabric: Fabric, port: Port) -> int | None:
 
 def _speed_degraded(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
     port, expected = rail.port, fabric.desired.min_speed_mbps
-    connectx = port.mellanox is not False and port.hca is not None and not port.soft  # a capture may lack the vendor
-    if port.linked and port.speed_mbps is not None and port.speed_mbps < expected and connectx:
+    if port.linked and port.speed_mbps is not None and port.speed_mbps < expected and port.card:
         yield Problem(
             "speed_degraded",
             f"{port.netdev} runs at {port.speed_mbps} Mb/s; a GB10 cage links at {expected} Mb/s.",
@@ -220,33 +211,24 @@ def _link_local_only(_fabric: Fabric, rail: Rail) -> Iterator[Problem]:
         )
 
 
-def _gid_ambiguous(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
+def _no_gid(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
     port, name = rail.port, rail.port.netdev
-    if port.hca is None or port.cage in spare_cages(fabric.rails):
+    if port.hca is None or rail.ipv4 is None or rail.gid_index is not None or port.cage in spare_cages(fabric.rails):
         return
     if len(rail.candidates) > 1:
         message = f"{name} has several fabric addresses ({', '.join(rail.candidates)}), so the GID of {port.hca} is ambiguous."
         yield Problem("gid_ambiguous", message, "Set gb10_fabric_cidrs (or gb10_fabric_addresses) to the right one, or remove the others.")
-    elif len(rail.matches) > 1:
-        yield Problem(
-            "gid_ambiguous",
-            f"{port.hca} has {len(rail.matches)} RoCE v2 GIDs for {rail.ipv4} (indices {', '.join(map(str, rail.matches))}); one was expected.",
-            f"Remove and add the address again (`ip addr del`, `ip addr add` on {name}), which the roce role does with roce_gid_repair.",
-        )
-
-
-def _gid_missing(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
-    port, name = rail.port, rail.port.netdev
-    if port.hca is None or port.cage in spare_cages(fabric.rails) or rail.gid_index is not None or len(rail.candidates) > 1 or rail.matches:
+        return
+    remedy = f"Remove and add the address of {name} with the link up (`ip addr del`, `ip addr add`), which the roce role does with roce_gid_repair."
+    if rail.matches:
+        indices = ", ".join(map(str, rail.matches))
+        yield Problem("gid_ambiguous", f"{port.hca} has {len(rail.matches)} RoCE v2 GIDs for {rail.ipv4} (indices {indices}); one was expected.", remedy)
         return
     others = {g.index: f" of {g.netdev}" for g in port.gids if g.netdev not in (None, name)}
     table = ", ".join(f"{g.index}={g.gid} {g.type or 'type unread'}{others.get(g.index, '')}" for g in port.gids) or "empty or unreadable"
-    remedy = f"Give {name} its IPv4 address with the link up; if it has one, remove and add it again (roce_gid_repair does that)."
     if not port.gids or any(g.type is None for g in port.gids):
         remedy = f"Read /sys/class/infiniband/{port.hca}/ports/1 (gids, gid_attrs) as root (`become: true`), and pass it through to a container."
-    what = f"no RoCE v2 GID for {rail.ipv4} of {name}" if rail.ipv4 else f"no GID for NCCL, because {name} has no fabric IPv4 address"
-    message = f"{port.hca} has {what}; its table: {table}."
-    yield Problem("gid_missing", message, remedy)
+    yield Problem("gid_missing", f"{port.hca} has no RoCE v2 GID for {rail.ipv4} of {name}; its table: {table}.", remedy)
 
 
 def _pcie_degraded(fabric: Fabric, rail: Rail) -> Iterator[Problem]:
@@ -299,13 +281,6 @@ def _gid_index_differs(fabric: Fabric) -> Iterator[Problem]:
             f"The GID indices of the rails differ ({shown}), so one NCCL_IB_GID_INDEX does not fit all.",
             "No action is needed: NCCL_IB_ADDR_FAMILY and NCCL_IB_ROCE_VERSION_NUM select the GIDs instead; roce_gid_repair makes them equal.",
         )
-
-
-def _mtu_mismatch(fabric: Fabric) -> Iterator[Problem]:
-    ports = [rail.port for rail in counted(fabric.rails) if rail.port.mtu is not None]
-    if len({port.mtu for port in ports}) > 1:
-        shown = ", ".join(f"{port.netdev}={port.mtu}" for port in ports)
-        yield Problem("mtu_mismatch", f"The rails have different MTUs ({shown}).", "Run the roce role, which sets roce_mtu on every rail.")
 
 
 def _twin_without_link(fabric: Fabric) -> Iterator[Problem]:
@@ -379,20 +354,16 @@ def _subnet_of_another(fabric: Fabric) -> Iterator[Problem]:
 
 
 def _unreadable(fabric: Fabric) -> Iterator[Problem]:
-    node, capture = fabric.node, fabric.node.capture
-    sources = (("ip-addr", "addresses and MTU"), ("ip-route", "the default route"), ("rdma-link", "the RDMA links"))
-    for name, what in sources:
-        text = capture.commands.get(name)
-        shown = (text or "").strip()
-        if text is None or (shown and not shown.endswith("]")) or (name == "ip-addr" and not node.links):
-            why = "is missing" if text is None else f"is not understood (starts with {shown[:60]!r})"
+    capture = fabric.node.capture
+    for name, what in (("ip-addr", "addresses and MTU"), ("ip-route", "the default route"), ("rdma-link", "the RDMA links")):
+        text = capture.commands.get(name, "").strip()
+        if name not in capture.commands or (text and not text.endswith("]")) or (name == "ip-addr" and not fabric.node.links):
+            why = f"is not understood (starts with {text[:60]!r})" if name in capture.commands else "is missing"
             remedy = f"Install iproute2 and run as root; in a captured tree record it as cmd/{name}.json."
             yield Problem("unreadable", f"`{' '.join(COMMANDS[name])}` {why}, so {what} cannot be read.", remedy)
-    paths = sorted(path for path in capture.unreadable if path.startswith(("sys/", "cmd/", *CONFIG_PREFIXES)))
-    if paths:
-        shown = ", ".join(f"/{path} ({capture.unreadable[path]})" for path in paths[:4])
-        more = f" and {len(paths) - 4} more" if len(paths) > 4 else ""
-        yield Problem("unreadable", f"Could not read {shown}{more}.", "Run as root (`become: true`).")
+    if capture.unreadable:
+        shown = ", ".join(f"/{path} ({why})" for path, why in capture.unreadable.items())
+        yield Problem("unreadable", f"Could not read {shown}.", "Run as root (`become: true`).")
 
 
 def _foreign_netplan(fabric: Fabric) -> Iterator[Problem]:
@@ -410,17 +381,15 @@ def _foreign_netplan(fabric: Fabric) -> Iterator[Problem]:
 _NODE = (
     _no_card,
     _no_link,
-    _no_rdma_on_the_node,
     _one_twin_only,
     _rail_unplaced,
     _twin_without_link,  # it proves that the cable is in
 )
-_RAIL = (_no_rdma, _link_down, _speed_degraded, _no_ipv4, _link_local_only, _gid_ambiguous, _gid_missing)
+_RAIL = (_no_rdma, _link_down, _speed_degraded, _no_ipv4, _link_local_only, _no_gid)
 _COUNTED_RAIL = (_pcie_degraded, _mtu_small)  # only of rails that count for NCCL
 _JOINT = (
     _one_subnet,
     _gid_index_differs,
-    _mtu_mismatch,
     _rails_crossed,
     _rail_is_management,
     _subnet_of_another,
@@ -430,15 +399,43 @@ _JOINT = (
 
 
 def hotplug_state(capture: Capture) -> Record:
-    """Return the state of the hot-plug controller MTKP0001:00 of the ConnectX-7."""
-    files = {path[len("hotplug/") :]: (capture.text(path) or "") for path in sorted(capture.files) if path.startswith("hotplug/")}
-    values = {path.split("/")[-1]: text.lower() for path, text in files.items()}
-    summary = ", ".join(f"{path.split('/')[-1]}={text.splitlines()[0] if text else '(empty)'}" for path, text in files.items())
+    """Return the state of the hot-plug controller MTKP0001:00 of the ConnectX-7 (newer kernels: pcie_hotplug; older: cx7_dbg)."""
+    folders = capture.find("sys/devices/platform/MTKP0001:*/*")
+    paths = [path for folder in folders if folder.endswith(("/pcie_hotplug", "/cx7_dbg")) for path in capture.find(f"{folder}/*")]
+    values = {path.rpartition("/")[2]: capture.text(path) or "" for path in paths}
+    summary = ", ".join(f"{name}={text.splitlines()[0] if text else '(empty)'}" for name, text in values.items())
+    plugged = {"1": True, "0": False}.get(values.get("debug_state", ""))
+    return {"present": bool(folders), "plugged": plugged, "summary": summary or "not exposed by this kernel"}
+
+
+# --- all facts -------------------------------------------------------------------------------------------------------------------
+
+
+def gather(capture: Capture, desired: DesiredState, ssh_connection: str | None = None, foreign: Iterable[Record] = ()) -> Record:
+    """Return the facts that `roce_info` documents: rails, ports, twins, management, hotplug, env, problems."""
+    node = Node(capture)
+    mgmt = management(node, ssh_connection)
+    wanted, bad_input = desired_rails(desired)
+    placed = assign(node, wanted, mgmt["protected"], desired.follow_link)
+    if wanted:
+        rails = [resolve(placed[rail.index], rail.index, rail) for rail in wanted if rail.index in placed]
+    else:
+        rails = [resolve(port, index, None) for index, port in enumerate(derive(node, mgmt["protected"]))]
+    unplaced = [rail for rail in wanted if rail.index not in placed]
+    fabric = Fabric(node, rails, desired, unplaced, mgmt, hotplug_state(capture), list(foreign))
     return {
-        "present": "hotplug" in capture.dirs,
-        "interface": next((path.split("/")[0] for path in files), None),
-        "enabled": {"1": True, "y": True, "0": False, "n": False}.get(values.get("hotplug_enabled", "")),
-        "plugged": {"1": True, "0": False}.get(values.get("debug_state", "")),
-        "files": files,
-        "summary": summary or "not exposed by this kernel",
+        "rails": [rail_row(rail) for rail in rails],
+        "ports": [port_row(port, mgmt["protected"]) for port in node.ports],
+        "management": mgmt,
+        "hotplug": fabric.hotplug,
+        "foreign": fabric.foreign,
+        "env": environment(rails),
+        "problems": [asdict(problem) for problem in dict.fromkeys([*bad_input, *find_problems(fabric)])],
     }
+
+
+def sentence_of(problem: Record, rails: list[Record]) -> str:
+    """Return a problem with its rail and its remedy."""
+    rail = next((rail for rail in rails if problem["interface"] and rail["netdev"] == problem["interface"]), None)
+    where = f"Rail {rail['index']} ({rail['ipv4'] or 'no address'}) does not work: " if rail else ""
+    return f"{where}{problem['message']} {problem['remedy']}"

@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The rails of a node: which ports they are, with which address and GID index, and which interface is its management path; their bandwidth and its class. Pure.
+"""The rails of a node: which ports they are, with which address and GID index, and which interface is its management path. Pure.
 
 A *rail* is a port that carries fabric traffic, or is configured to.
 """
@@ -9,13 +9,10 @@ A *rail* is a port that carries fabric traffic, or is configured to.
 from __future__ import annotations
 
 import ipaddress
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import ROCE_V2, Address, Node, Port, Record, as_address
 
 
@@ -99,15 +96,13 @@ def ssh_server_address(connection: str | None) -> str | None:
 def management(node: Node, ssh_connection: str | None) -> Record:
     """Return the management path: the device of the SSH session, else of the default route with the lowest metric.
 
-    Without both it is the only other device with an address; it is not protected, because it is a guess.
     `protected` lists every device that must not be changed: those of the session and of all default routes, with bond members and the
     parents of VLANs.
     """
     defaults = node.default_routes()
     server = ssh_server_address(ssh_connection)
     by_ssh = node.holder(server) if server and not as_address(server.split("%")[0]).is_loopback else None  # type: ignore[union-attr]  # parsed above
-    only = None if by_ssh or defaults else _only_addressed(node)
-    interface = by_ssh or (defaults[0]["dev"] if defaults else only)
+    interface = by_ssh or (defaults[0]["dev"] if defaults else None)
     devices = {item["dev"] for item in defaults}
     route = next((item for item in defaults if item["dev"] == interface), None)
     address = _management_address(node, interface, (server or "").split("%")[0] if by_ssh else None, route)
@@ -116,19 +111,10 @@ def management(node: Node, ssh_connection: str | None) -> Record:
         "address": address.local if address else None,
         "prefix": address.prefix if address else None,
         "gateway": route["gateway"] if route is not None else None,
-        "reason": "ssh session" if by_ssh else ("default route" if defaults else ("only addressed interface" if only else None)),
+        "reason": "ssh session" if by_ssh else ("default route" if defaults else None),
         "default_route_interfaces": sorted(devices),
         "protected": sorted(set().union(*(node.closure(name) for name in devices | ({by_ssh} if by_ssh else set())))),
     }
-
-
-def _only_addressed(node: Node) -> str | None:
-    """Return the one device with an address that is neither virtual nor a port; a wired one is preferred to Wi-Fi."""
-    ports = {port.netdev for port in node.ports}
-    others = [name for name in node.netdevs if name not in ports | {"lo"} and node.kind(name) is None]
-    found = [name for name in others if any(a.scope == "global" for a in node.addresses(name))]
-    best = [name for name in found if not name.startswith("wl")] or found
-    return best[0] if len(best) == 1 else None
 
 
 def _management_address(node: Node, interface: str | None, server: str | None, route: Record | None) -> Address | None:
@@ -149,39 +135,26 @@ def _management_address(node: Node, interface: str | None, server: str | None, r
 
 
 def desired_rails(desired: DesiredState) -> tuple[list[DesiredRail], list[Problem]]:
-    """Return one entry per rail, and a problem for each value that is not an IPv4 address or network."""
+    """Return one entry per rail, and a problem for each value that is not an IPv4 address or network. The inventory check finds them before."""
     rails: list[DesiredRail] = []
     problems: list[Problem] = []
     for index in range(max(len(desired.addresses), len(desired.cidrs), len(desired.interfaces))):
         text, cidr, interface = (str(values[index]).strip() if index < len(values) else "" for values in (desired.addresses, desired.cidrs, desired.interfaces))
         address, network = None, None
-        if cidr:
-            try:
-                network = ipaddress.IPv4Network(cidr, strict=False)
-            except ValueError:
-                problems.append(Problem("bad_input", f"fabric_cidrs[{index}] is {cidr!r}, which is not an IPv4 network.", "Write it like 192.168.100.0/24."))
-        if text:
-            try:
+        try:
+            network = ipaddress.IPv4Network(cidr, strict=False) if cidr else None
+            if text:
                 face = ipaddress.IPv4Interface(text)
                 address, network = face.ip, face.network if "/" in text else network
-            except ValueError:
-                message = f"fabric_addresses[{index}] is {text!r}, which is not an IPv4 address."
-                problems.append(Problem("bad_input", message, "Write it like 192.168.100.10 or 192.168.100.10/24."))
-        if address is not None and network is not None and address not in network:
-            message = f"fabric_addresses[{index}] {address} is not in fabric_cidrs[{index}] {network}."
-            problems.append(Problem("bad_input", message, "Use an address of this network, or write its prefix."))
-            network = None
-        if interface and interface in [rail.interface for rail in rails]:
-            problems.append(Problem("bad_input", f"interfaces[{index}] repeats {interface}.", "Name the interface of each rail once."))
-        rails.append(
-            DesiredRail(
-                index,
-                interface or None,
-                str(address) if address is not None else None,
-                network.prefixlen if network is not None else None,
-                str(network) if network is not None else None,
-            )
-        )
+            if address is not None and network is not None and address not in network:
+                raise ValueError(f"{address} is not in {network}")
+            if interface and interface in [rail.interface for rail in rails]:
+                raise ValueError(f"{interface} is named twice")
+        except ValueError as exc:
+            remedy = "Write an address like 192.168.100.10/24, a network like 192.168.100.0/24, and each interface once."
+            problems.append(Problem("bad_input", f"Rail {index} ({', '.join(filter(None, (text, cidr, interface)))}) is not valid: {exc}.", remedy))
+        prefix, net = (network.prefixlen, str(network)) if network is not None else (None, None)
+        rails.append(DesiredRail(index, interface or None, str(address) if address is not None else None, prefix, net))
     return rails, problems
 
 
@@ -241,27 +214,16 @@ def _cage_rank(node: Node, port: Port, placed: Sequence[Port]) -> tuple[bool, in
 def derive(node: Node, protected: Sequence[str]) -> list[Port]:
     """Return the rails of a node without a desired state: ports with a link or an address, and the twins of such ports.
 
-    A bond or a VLAN is a rail only if it is named. An RDMA device on the NIC of the default route is a rail only on a machine that has no other.
+    A bond or a VLAN is a rail only if it is named. A cage with a port of the management path is left out if another one has real addresses.
     """
     active = [p for p in node.ports if p.usable_ipv4 or (p.linked and p.master is None)]
-    fabric = [p for p in active if p.netdev not in protected or p.mellanox is not False]
-    active = _exclude_uplink_cages(node, fabric or active)
+    active = [p for p in active if p.netdev not in protected or p.card] or active
+    office = {p.cage for p in node.ports if p.netdev in protected and p.cage is not None}
+    rest = [p for p in active if p.cage not in office]
+    active = rest if any(p.linked and not is_link_local(a.local) for p in rest for a in p.usable_ipv4) else active
     cages = {p.cage for p in active if p.cage is not None and p.linked}
     names = {p.netdev for p in active} | set(protected)
     return sorted(active + [p for p in node.ports if p.netdev not in names and p.cage in cages], key=Port.sort_key)
-
-
-def _exclude_uplink_cages(node: Node, ports: Sequence[Port]) -> list[Port]:
-    """Leave out the cages of the default routes, if nothing else in them and a linked port in another cage has a real address."""
-    uplinks = {name for route in node.default_routes() for name in node.closure(route["dev"])}
-    cages = {p.cage for p in node.ports if p.cage is not None and p.netdev in uplinks}
-    cages -= {p.cage for p in ports if p.netdev not in uplinks and _has_real_address(p)}
-    other = [p for p in ports if p.cage not in cages]
-    return other if any(p.linked and _has_real_address(p) for p in other) else list(ports)
-
-
-def _has_real_address(port: Port) -> bool:
-    return any(not is_link_local(a.local) for a in port.usable_ipv4)
 
 
 # --- GID index -----------------------------------------------------------------------------------------------------------------
@@ -312,119 +274,67 @@ def spare_cages(rails: Sequence[Rail]) -> set[int]:
     return {r.port.cage for r in rails if r.port.cage is not None} - used
 
 
-# --- Read ib_write_bw's output and name the class of a fabric. Pure. All rates are Gb/s (1e9 bit/s).
+# --- what is returned of rails -----------------------------------------------------------------------------------------------------
 
-BANDWIDTH_RECEIPT = Path("/var/lib/gb10-cluster/roce/bandwidth.json")  # of the last test that passed
-
-_HEADER = re.compile(r"^\s*#bytes\s.*BW average\[(?P<unit>[^\]]+)\]", re.M)
-_ROW = re.compile(r"^\s*\d+\s+(?P<count>\d+)\s+(?P<peak>[\d.]+)\s+(?P<average>[\d.]+)\s+[\d.]+(?:\s+[\d.]+)?\s*$", re.M)
-# perftest derives its rates from the processor's cycle counter. Where that runs unevenly it prints this, in the middle of any line, and prints 0.
-_NO_CLOCK = re.compile(r"Correlation coefficient r\^2: [\d.]+ < [\d.]+")
-NO_CLOCK = "its messages arrive, but perftest could not measure their rate: the processor's clock ran too unevenly"
-_UNITS = {"Gb/sec": 1.0, "MB/sec": 8 * 2**20 / 1e9, "MiB/sec": 8 * 2**20 / 1e9}
-
-CLASSES = ("healthy", "one_rail", "hotplug_13g", "tcp_only", "unknown")
+_PRIVATE_KEYS = ("card", "admin_up")
+_RAIL_KEYS = ("netdev", "hca", "cage", "pci", "carrier", "speed_mbps", "mtu", "active_mtu")
 
 
-@dataclass(frozen=True)
-class Thresholds:
-    """From `rail_gbps` on a rail is good; a rail between the two `hotplug` figures shows the hot-plug fault."""
+def environment(rails: Sequence[Rail]) -> dict[str, str]:
+    """Return the NCCL, GLOO and TP variables of this node; a variable that cannot be decided is omitted, never empty.
 
-    rail_gbps: float = 85.0
-    hotplug_low_gbps: float = 11.0
-    hotplug_high_gbps: float = 15.5
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The class, one sentence about what was measured, and the remedy (empty when healthy)."""
-
-    name: str
-    message: str
-    remedy: str
-
-
-def parse_bandwidth(text: str) -> float | None:
-    """Return the average rate of the last result row, None if there is none (a wrong GID index prints the header and exits 0) or it is 0."""
-    text = _NO_CLOCK.sub("", text)
-    header = _HEADER.search(text)
-    if header is None:
-        return None
-    rows = list(_ROW.finditer(text, header.end()))
-    unit = _UNITS.get(header.group("unit"))
-    if not rows or unit is None:
-        return None
-    return round(float(rows[-1].group("average")) * unit, 3) or None
+    NCCL_IB_HCA lists the HCAs of the rails that count and have a link and a resolved GID, in canonical order (cage, then PCIe segment).
+    The socket variables name the first such rail (without RDMA: the first rail with a link and an address).
+    """
+    up = [r for r in counted(rails) if r.port.linked]
+    with_hca = [r for r in up if r.port.hca is not None]
+    ready = sorted((r for r in with_hca if r.gid_index is not None), key=lambda r: r.port.sort_key())
+    env: dict[str, str] = {}
+    if ready:
+        env["NCCL_IB_HCA"] = ",".join(dict.fromkeys(str(r.port.hca) for r in ready))
+    if ready and len({r.gid_index for r in with_hca}) == 1:
+        env["NCCL_IB_GID_INDEX"] = str(ready[0].gid_index)
+    elif with_hca:
+        env["NCCL_IB_ADDR_FAMILY"] = "AF_INET"
+        env["NCCL_IB_ROCE_VERSION_NUM"] = "2"
+    addressed = [r for r in ready or up if r.ipv4 is not None]
+    if addressed:
+        first = min(addressed, key=lambda r: (is_link_local(str(r.ipv4)), r.index, r.port.sort_key()))
+        env.update(dict.fromkeys(("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"), first.port.netdev))
+    return env
 
 
-def bandwidth_reason(text: str, rc: int) -> str:
-    """Return why a run gave no rate, in its own words where it has some; ``NO_CLOCK`` where only the measuring failed."""
-    clock = _NO_CLOCK.search(text)
-    text = _NO_CLOCK.sub("", text)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    complaints = [line for line in lines if re.search(r"fail|error|couldn't|unable|cannot|not found|refused|timed? ?out", line, re.I)]
-    if complaints:
-        return complaints[-1]
-    if rc == 124:
-        return "it did not end in time"
-    header = _HEADER.search(text)
-    row = _ROW.search(text, header.end()) if header is not None else None
-    if row is not None:
-        if clock is not None and int(row.group("count")) > 0:
-            return NO_CLOCK
-        return "it finished no message in the time of the test"
-    if header is not None:
-        return "it printed the header and no result row, as with a wrong GID index"
-    return f"it ended with rc {rc} and no result"
+def port_row(port: Port, protected: Sequence[str]) -> Record:
+    """Return a port as roce_info returns it."""
+    row = {key: value for key, value in asdict(port).items() if key not in _PRIVATE_KEYS}
+    return {**row, "addresses": [a.cidr for a in port.addresses], "gids": list(row["gids"]), "linked": port.linked, "protected": port.netdev in protected}
 
 
-def classify(rates: Sequence[float | None], thresholds: Thresholds, reasons: Sequence[str | None] = ()) -> Verdict:
-    """Name the class of rails that were measured at the same time; None is a rail without a result, for the reason at the same place."""
-    shown = ", ".join("no result" if rate is None else f"{rate:g} Gb/s" for rate in rates) or "nothing"
-    known = [rate for rate in rates if rate is not None]
-    total = sum(known)
-    good = thresholds.rail_gbps
-    measured = f"RDMA write over {len(rates)} rail(s) at once: {shown}"
-    if NO_CLOCK in reasons and all(rate is not None or why == NO_CLOCK for rate, why in zip(rates, reasons)):
-        return Verdict("unknown", f"{measured}: {NO_CLOCK}.", "Run --tags roce again while nothing else keeps the processors busy.")
-    if not rates or not known:
-        return Verdict(
-            "tcp_only",
-            f"{measured}: no RDMA gets through, although the rails answer.",
-            "NCCL would fall back to TCP. Check `rdma link`, the GID index and /dev/infiniband on both nodes, and that no firewall drops UDP port 4791.",
-        )
-    if len(known) == len(rates) and all(rate >= good for rate in known):
-        return Verdict("healthy", f"{measured}; wanted are {good:g} Gb/s a rail.", "")
-    if any(thresholds.hotplug_low_gbps <= rate <= thresholds.hotplug_high_gbps for rate in known) and max(known) < good:
-        return Verdict(
-            "hotplug_13g",
-            f"{measured}: the hot-plug fault of about 13 Gb/s a rail, which every status command calls healthy.",
-            "Reboot both machines with the cable in (`systemctl reboot --no-block` on both); if it stays, pull both power plugs for 30 s to 30 min.",
-        )
-    halves = len(rates) > 1 and len(known) == len(rates) and good <= total < 1.25 * good
-    single = len(rates) > 1 and any(rate >= good for rate in known) and sum(1 for rate in rates if rate is None or rate < good) > 0
-    if halves or single:
-        return Verdict(
-            "one_rail",
-            f"{measured}: together no more than one rail.",
-            "Both PCIe functions of the cage must carry traffic: a network of its own for each rail, both HCAs up on both nodes; reboot with the cable in.",
-        )
-    return Verdict(
-        "unknown",
-        f"{measured}; wanted are {good:g} Gb/s a rail.",
-        "Compare cable, firmware and MTU of both nodes; if this fabric is slower by design, set roce_bandwidth_rail_gbps.",
-    )
+def rail_row(rail: Rail) -> Record:
+    """Return a rail as roce_info returns it."""
+    port = rail.port
+    return {
+        "index": rail.index,
+        **{key: getattr(port, key) for key in _RAIL_KEYS},
+        "state": port.state or ("ACTIVE" if port.carrier else "DOWN"),
+        "ipv4": rail.ipv4,
+        "prefix": rail.prefix,
+        "addresses": [a.cidr for a in port.addresses],
+        "gid_index": rail.gid_index,
+        "gids": [asdict(g) for g in port.gids],
+    }
 
 
-def bandwidth_key(rails: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Return what a receipt is valid for: HCA and address of each rail."""
-    return sorted([str(rail["hca"]), str(rail["ipv4"])] for rail in rails)
+def repairs_of(facts: Mapping[str, Any]) -> list[Record]:
+    """Return the rails whose GID is corrected when their address is removed and added.
 
-
-def matching_receipt(text: str, rails: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return the receipt if it is readable and speaks of these rails, else None."""
-    try:
-        receipt = loads(text)
-    except ValueError:
-        return None
-    return receipt if isinstance(receipt, dict) and receipt.get("key") == bandwidth_key(rails) else None
+    A rail with a link and an address but without a GID (or with two), and, if the indices of the rails differ, those above the lowest one.
+    """
+    protected = facts["management"]["protected"]
+    rails = [
+        rail
+        for rail in facts["rails"]
+        if rail["hca"] and rail["ipv4"] and rail["prefix"] is not None and rail["state"] == "ACTIVE" and rail["netdev"] not in protected
+    ]
+    lowest = min((rail["gid_index"] for rail in rails if rail["gid_index"] is not None), default=None)
+    return [rail for rail in rails if rail["gid_index"] is None or rail["gid_index"] != lowest]

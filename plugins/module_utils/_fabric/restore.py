@@ -1,10 +1,11 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The live node during a network change, and the dead man's switch: copies of what the change touches, and a timer of systemd that restores them.
+"""The live node during a network change, and the dead man's switch: a folder with copies of what the change touches, and a timer that restores them.
 
 A change is pending while the folder exists: `systemctl stop` of the timer and the removal of the folder confirm it. A restart of the node ends the
 timer: the interface that carries SSH is never written, so the next run reaches the node and confirms.
+The folder BEFORE has the rails as they were before the first change, in the same form, for the undo by the same script.
 """
 
 from __future__ import annotations
@@ -19,14 +20,11 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
-from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_atomically
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric import netplan
+from ansible_collections.gb10.cluster.plugins.module_utils._core import node_files
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import FileChange
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import Capture, Node, find_ssh_connection, rdma_users, read_node
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import RailConfig
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import management
-
-# --- The live node during a network change: its state, commands, files and kernel values.
 
 
 @dataclass(frozen=True)
@@ -49,6 +47,7 @@ class Live:
     def __init__(self, module: Any) -> None:
         self.module = module
         self.ssh_connection = module.params["ssh_connection"] or find_ssh_connection()
+        self.files = node_files.Node("/", node_files.runner(module))
         self.notes: list[str] = []
         self.capture: Capture
         self.node: Node
@@ -59,8 +58,6 @@ class Live:
         self.capture = read_node(self.module)
         self.node = Node(self.capture)
         self.protected = management(self.node, self.ssh_connection)["protected"]
-
-    # commands
 
     def run(self, *argv: str) -> tuple[int, str]:
         """Run a command; return its exit code and the end of its error output or output."""
@@ -73,31 +70,21 @@ class Live:
         if rc != 0:
             raise RefusedError(f"`{' '.join(argv)}` failed (rc {rc}): {text or 'no output'}. Correct that on the node and run the roce role again.")
 
+    def ip(self, *words: str) -> None:
+        """Run `ip`, which must succeed."""
+        self.require(self.module.get_bin_path("ip", required=True), *words)
+
     def active(self, unit: str) -> bool:
         """Return whether a service runs."""
         return self.run("systemctl", "is-active", "--quiet", f"{unit}.service")[0] == 0
 
-    # files
-
     def write(self, path: str, text: str, mode: int) -> None:
         """Write a file atomically."""
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, text, mode)
+        self.files.apply(FileChange(path, None, text, mode), keep_mode=False)
 
     def text(self, path: str) -> str | None:
-        """Return the text of a file, None if it does not exist."""
-        try:
-            return Path(path).read_text(errors="surrogateescape")
-        except FileNotFoundError:
-            return None
-
-    def record(self, path: str) -> dict[str, Any] | None:
-        """Return a JSON record of the earlier state, None if it does not exist."""
-        text = self.text(path)
-        data = None if text is None else loads(text)
-        return data if isinstance(data, dict) else None
-
-    # interfaces
+        """Return the text of a file, None if it cannot be read."""
+        return self.files.read(path)
 
     def interface(self, name: str) -> Interface:
         """Return the state of an interface."""
@@ -110,29 +97,15 @@ class Live:
         live = self.interface(rail.interface)
         return rail.address in live.addresses and live.mtu == rail.mtu
 
-    def set_interface(self, name: str, mtu: int | None, addresses: Iterable[str], up: bool = True) -> None:
-        """Give an interface its state, MTU and addresses; it keeps other addresses."""
-        ip, live = self.module.get_bin_path("ip", required=True), self.interface(name)
-        if mtu and live.mtu != mtu:
-            self.require(ip, "link", "set", "dev", name, "mtu", str(mtu))
-        for address in addresses:
-            if address not in live.addresses:
-                self.require(ip, "addr", "add", address, "brd", "+", "dev", name)
-        if live.up != up:
-            self.require(ip, "link", "set", "dev", name, "up" if up else "down")
-
-    def configured_addresses(self, texts: Mapping[str, str | None]) -> set[tuple[str, str]]:
-        """Return the (interface, address) pairs of configuration files: our own, or those that netplan generated."""
-        files = {path: text for path, text in texts.items() if text is not None}
-        read = netplan.read_files(files, [netplan.Device(name) for name in self.node.netdevs])
-        return {(claim.interface, address) for item in read for claim in item.claims for address in claim.addresses}
-
-    def drop_addresses(self, pairs: set[tuple[str, str]]) -> None:
-        """Remove (interface, address) pairs, never from a protected interface."""
-        ip = self.module.get_bin_path("ip", required=True)
-        for name, address in sorted(pairs):
-            if name not in self.protected and address in self.interface(name).addresses:
-                self.run(ip, "addr", "del", address, "dev", name)
+    def set_rail(self, rail: RailConfig) -> None:
+        """Give a rail its MTU and address; it keeps other addresses."""
+        name, live = rail.interface, self.interface(rail.interface)
+        if live.mtu != rail.mtu:
+            self.ip("link", "set", "dev", name, "mtu", str(rail.mtu))
+        if rail.address not in live.addresses:
+            self.ip("addr", "add", rail.address, "brd", "+", "dev", name)
+        if not live.up:
+            self.ip("link", "set", "dev", name, "up")
 
     def refuse_in_use(self, rails: Iterable[str]) -> None:
         """Refuse a change while a process uses RDMA."""
@@ -143,87 +116,73 @@ class Live:
                 "Stop the serving group first (playbooks/stop.yml)."
             )
 
-    # kernel values
-
-    def sysctls(self, rails: Iterable[str]) -> dict[str, str]:
-        """Return every kernel value of the rails that can be set (net.ipv4.conf, net.ipv6.conf): netplan's renderers change more than we do."""
-        found = {}
-        for folder in (Path("/proc/sys/net") / family / "conf" / name for name in rails for family in ("ipv4", "ipv6")):
-            for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-                try:
-                    if path.stat().st_mode & 0o200:  # mc_forwarding cannot be written
-                        found[str(path)] = path.read_text().strip()
-                except OSError:
-                    continue
-        return found
-
-    def set_sysctls(self, values: Mapping[str, str]) -> None:
-        """Set the kernel values that differ; one that the kernel refuses becomes a note."""
-        for path, value in values.items():
-            try:
-                if Path(path).exists() and Path(path).read_text().strip() != value:
-                    Path(path).write_text(value + "\n")
-            except OSError as exc:
-                self.notes.append(f"{path} could not be set to {value} ({exc.strerror}).")
+    def load_sysctls(self, path: str) -> None:
+        """Set the kernel values of a file."""
+        rc, text = self.run(self.module.get_bin_path("sysctl", required=True), "-e", "-q", "-p", path)
+        if rc or text:
+            self.notes.append(f"Kernel values of {path} could not be set: {text}")
 
 
-# --- The dead man's switch of a network change: a folder with copies of what it touches, and a timer of systemd that restores them.
+# --- The dead man's switch, and the undo.
 
 STATE_DIR = "/var/lib/gb10-cluster/roce"
 PENDING = STATE_DIR + "/pending"
+BEFORE = STATE_DIR + "/before"
 RESTORED = STATE_DIR + "/restored.json"
-BASELINE = STATE_DIR + "/baseline.json"
 BACKUP_DIR = "/root/netplan-disabled"
 TIMER = "gb10-roce-restore"
 APPLY_SECONDS = 90  # for the change itself, in addition to confirm_seconds; the timer is started again when the change is complete
 
-
-# The routes of interface $1, those of its networks first, without which the kernel refuses the gateways of the others. One that it refuses goes to refused.
+# Restores what `save_commands` has saved in the folder $1, and removes the folder. A rail has a .link, and becomes exactly what it was; the management
+# path gets back what it lost. All kernel values of a rail: netplan's renderers change more than we do.
 # Not `ip route restore`: it ends at the first refusal, and the kernel refuses each route that was saved without a carrier ("linkdown" of `ip route`).
-ROUTES = """routes() {
-  for first in "scope link" ""; do
-    grep "$first" "$1.route" | sed 's/ linkdown//; s/ dead//' | while read -r route; do
-      answer=$(ip -4 route append $route dev "$1" 2>&1) && continue
-      case "$first$answer" in *"File exists"*|"scope link"*) ;; *) echo " $route dev $1;" | tr -cd '[:alnum:] ./:;@_-' >>refused ;; esac
-    done
+RESTORE = r"""#!/bin/sh
+cd "$1" || exit 0  # it was confirmed
+exec >../restore.log 2>&1
+set -x
+PATH=/usr/sbin:/usr/bin:/sbin:/bin
+if [ -e files.tar ]; then
+  xargs -r -d '\n' rm -f -- <new
+  tar -xPf files.tar
+  systemctl is-active --quiet systemd-networkd.service && timeout 60 networkctl reload
+  systemctl is-active --quiet NetworkManager.service && timeout 60 nmcli connection reload
+  sleep 2
+fi
+for saved in *.addr; do
+  name=${saved%.addr}
+  [ -e "$name.link" ] && ip -4 addr flush dev "$name"
+  ip -4 addr restore <"$saved"
+  ip link set dev "$name" $(cat "$name.link" || echo up)
+  for pass in 1 2; do  # a gateway needs the route of its network
+    sed 's/ linkdown//; s/ dead//' "$name.route" | while read -r route; do ip -4 route append $route dev "$name"; done
   done
-}"""
+done
+cat ./*.sysctl | while IFS=: read -r path value; do echo "$value" >"$path"; done
+[ -e record.json ] && sed "s/@WHEN@/$(date -u +%Y-%m-%dT%H:%M:%SZ)/g" record.json >../restored.json
+rm -rf "$1"
+"""
 
 
-def save_commands(rails: Sequence[str], protected: Sequence[str]) -> list[str]:
-    """Return the shell commands that save what `restore_script` restores of the interfaces, in the folder that is current."""
-    saved = [f"ip -4 {what} dev {quote(name)} >{quote(name)}.{what.split()[0]}" for name in (*rails, *protected) for what in ("addr save", "route show")]
-    return ["PATH=$PATH:/usr/sbin:/sbin", *saved]
+def save_commands(rails: Iterable[Interface], values: Iterable[str] = (), others: Iterable[str] = (), files: Sequence[str] = ()) -> str:
+    """Return the shell commands that save, in the folder that is current, what RESTORE restores.
 
-
-def restore_script(files: Mapping[str, str | None], rails: Sequence[Interface], protected: Sequence[str]) -> str:
-    """Return the shell script that restores the state before a change, from the folder of the change.
-
-    `files`: {absolute path: name of its copy, None if the file did not exist}; `protected`: interfaces of the management path, which get back what they lost.
+    `rails` with everything, `values`: interfaces of which only the kernel values are saved, `others`: those of the management path, `files`: absolute paths.
     """
-    out = ["#!/bin/sh", f"cd {PENDING} || exit 0  # it was confirmed", f"exec >{STATE_DIR}/restore.log 2>&1", "set -x", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
-    out += [ROUTES]
-    out += [f"rm -f {quote(path)}" if copy is None else f"cp -a {copy} {quote(path)}" for path, copy in sorted(files.items())]
-    out += [
-        "systemctl is-active --quiet systemd-networkd.service && timeout 60 networkctl reload",
-        "systemctl is-active --quiet NetworkManager.service && timeout 60 nmcli connection reload",
-        "sleep 2",
-    ]
-    for item in rails:
-        name = quote(item.name)
-        out += [f"ip link set dev {name} mtu {item.mtu}"] if item.mtu else []
-        out += [f"ip -4 addr flush dev {name}", f"ip -4 addr restore <{name}.addr", f"ip link set dev {name} {'up' if item.up else 'down'}"]
-        out += [f"routes {name}"]  # the flush removes the routes, and no service sets them again
-    out += ["sysctl -e -q -p sysctl.conf"]
-    for name in map(quote, protected):
-        out += [f"ip link set dev {name} up", f"ip -4 addr restore <{name}.addr", f"routes {name}"]
-    out += ['[ -s refused ] && lost=" Not restored, because the kernel refused them, are these routes:$(cat refused)"']
-    out += [f'sed "s/@WHEN@/$(date -u +%Y-%m-%dT%H:%M:%SZ)/g; s|@LOST@|$lost|" record.json >{RESTORED}', f"rm -rf {PENDING}"]
+    out = ["PATH=$PATH:/usr/sbin:/sbin"]
+    if files:
+        there = [quote(path) for path in files if Path(path).exists()]
+        out += [f"tar -cPf files.tar -T /dev/null {' '.join(there)}"]  # with owner and mode, by which networkd reads its files
+        out += [f"printf '%s\\n' {' '.join(quote(path) for path in files if not Path(path).exists())} >new"]
+    for name in (*(quote(rail.name) for rail in rails), *map(quote, others)):
+        out += [f"ip -4 addr save dev {name} >{name}.addr", f"ip -4 route show dev {name} >{name}.route"]
+    for name in (*(quote(rail.name) for rail in rails), *map(quote, values)):
+        out += [f"grep -rs . /proc/sys/net/ipv4/conf/{name} /proc/sys/net/ipv6/conf/{name} >{name}.sysctl || true  # some cannot be read"]
+    out += [f"echo {f'mtu {rail.mtu} ' if rail.mtu else ''}{'up' if rail.up else 'down'} >{quote(rail.name)}.link" for rail in rails]
     return "\n".join(out) + "\n"
 
 
 class PendingChange:
-    """The pending network change of a node."""
+    """The pending network change of a node, and what was before the first one."""
 
     def __init__(self, live: Live) -> None:
         self.live = live
@@ -239,22 +198,36 @@ class PendingChange:
         if self.exists() and not self.confirm():
             raise RefusedError("The node restored its network after an unconfirmed change; nothing was changed. Run the roce role again.")
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True, mode=0o700)
-        os.chmod(STATE_DIR, 0o700)
-        copies = {path: f"copy{number}" if Path(path).exists() else None for number, path in enumerate(files)}
-        copy = [f"cp -a {quote(path)} {name}" for path, name in copies.items() if name]  # with the group, by which networkd reads its files
-        live.require("/bin/sh", "-ec", "\n".join([f"cd {folder}", *copy, *save_commands(rails, live.protected)]))
+        self._save(folder, save_commands([live.interface(name) for name in rails], others=live.protected, files=files))
         why = f"the change was not confirmed within {self.seconds} s, so the controller did not come back"
-        message = f"At @WHEN@ this node put its network back as it was before ({summary}), because {why}.@LOST@"
-        sysctls = "".join(f"{path[len('/proc/sys/') :]} = {value}\n" for path, value in live.sysctls(rails).items())
-        live.write(str(folder / "sysctl.conf"), sysctls, 0o600)
+        message = f"At @WHEN@ this node put its network back as it was before ({summary}), because {why}."
         live.write(str(folder / "record.json"), json.dumps({"when": "@WHEN@", "message": message}) + "\n", 0o600)
-        live.write(str(folder / "restore.sh"), restore_script(copies, [live.interface(name) for name in rails], live.protected), 0o700)
+        live.write(str(folder / "restore.sh"), RESTORE, 0o700)
         os.replace(folder, PENDING)
         rc, text = self._start_timer(self.seconds + APPLY_SECONDS)
         if rc != 0:
             shutil.rmtree(PENDING)
             raise RefusedError(f"The timer that restores the network could not be started ({text}); nothing was changed. Check that systemd runs on the node.")
+
+    def _save(self, folder: Path, commands: str) -> None:
+        """Run commands that save the current state in a folder of root."""
+        folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+        os.chmod(STATE_DIR, 0o700)
+        self.live.require("/bin/sh", "-ec", f"cd {folder}\n{commands}")
+
+    def keep_first(self, ours: Sequence[str], all_rails: Sequence[str], backups: Mapping[str, str]) -> None:
+        """Keep what is before the first change of each rail, for the undo: all of those that we configure, the kernel values of the others."""
+        folder = Path(BEFORE)
+        new = [self.live.interface(name) for name in ours if not (folder / f"{name}.link").exists()]
+        values = [name for name in all_rails if name not in ours and not (folder / f"{name}.sysctl").exists()]
+        self._save(folder, save_commands(new, values))
+        known = self.live.files.mapping(f"{BEFORE}/moves.json")
+        self.live.write(f"{BEFORE}/moves.json", json.dumps({**backups, **known}) + "\n", 0o600)
+
+    def undo(self) -> None:
+        """Make the rails what they were before their first change."""
+        self.live.write(f"{BEFORE}/restore.sh", RESTORE, 0o700)
+        self.live.require("/bin/sh", f"{BEFORE}/restore.sh", BEFORE)
 
     def extend(self) -> None:
         """Start the timer again: the change is complete and waits for its confirmation."""
@@ -274,7 +247,7 @@ class PendingChange:
 
     def restored(self) -> dict[str, Any] | None:
         """Return the record of a restore that was not reported yet, and mark it as reported (not in check mode)."""
-        record = self.live.record(RESTORED)
+        record = self.live.files.mapping(RESTORED) or None
         if record is not None and not self.live.module.check_mode:
             os.replace(RESTORED, RESTORED.replace(".json", ".reported.json"))
         return record
@@ -283,7 +256,7 @@ class PendingChange:
         """Start the timer, or start it again."""
         self._stop_timer()
         timer = ["systemd-run", f"--unit={TIMER}", f"--on-active={seconds}s", "--timer-property=AccuracySec=1s", "--collect"]
-        return self.live.run(*timer, "/bin/sh", f"{PENDING}/restore.sh")
+        return self.live.run(*timer, "/bin/sh", f"{PENDING}/restore.sh", PENDING)
 
     def _stop_timer(self) -> None:
         """Stop the timer; a restore that runs already continues."""

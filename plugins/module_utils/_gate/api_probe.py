@@ -12,7 +12,6 @@ import concurrent.futures
 import contextlib
 import http.client
 import json
-import os
 import re
 import secrets
 import socket
@@ -25,7 +24,6 @@ from urllib.parse import urlsplit
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import Run, run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads, parse, scalar
-from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import FileChange, Node
 from ansible_collections.gb10.cluster.plugins.module_utils._core.redact import without
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import measures
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.measures import metric_figures
@@ -262,8 +260,6 @@ class Ask(NamedTuple):
     wedge_seconds: float = 20.0  # how long tokens stand still before the server counts as frozen or wedged
     completion_timeout: float = 120.0  # the longest wait if the server has no other request and its tokens advance
     idle_power_w: float | None = None  # of a GPU while the engine is loaded and idle; a server of which it is not known is never wedged
-    idle_power_file: str = ""  # on the node: has it if `idle_power_w` has not; the lowest reading without a request is kept there
-    keep: bool = True  # whether that file may be written
 
 
 class LivenessWatch:
@@ -302,34 +298,6 @@ class LivenessWatch:
         self.seen.append((time.monotonic() - self.start, reading))
         return reading
 
-    def learn_idle_power(self, reading: measures.Sample | None) -> None:
-        """Take the idle power from the file; if no request runs, measure it too and keep the lower: another process may have used the GPU before."""
-        path = self.ask.idle_power_file
-        if self.idle is not None or not path:
-            return
-        with contextlib.suppress(OSError, ValueError), open(path, encoding="ascii") as handle:  # missing or damaged: it is measured
-            self.idle = float(handle.read())
-        if reading is None or reading.running + reading.waiting > 0 or not os.path.isdir(os.path.dirname(path)):
-            return
-        found = self.measure_idle_power() if self.idle is None else self.read_power()
-        if found is None or (self.idle is not None and found >= self.idle):
-            return
-        self.idle = found
-        if self.ask.keep:
-            with contextlib.suppress(OSError):  # the next run measures again
-                Node().apply(FileChange(path, None, f"{self.idle}\n", 0o640))
-
-    def measure_idle_power(self) -> float | None:
-        """Return the lowest of three readings: the first one may still hold the power of an earlier request."""
-        out = []
-        for _reading in range(3):
-            found = self.read_power()
-            if found is None:
-                return None
-            out.append(found)
-            time.sleep(1)
-        return min(out)
-
     def failed(self, status: int, error: str, what: str) -> dict[str, Any]:
         """Return the outcome of a request that did not succeed."""
         if status:
@@ -351,7 +319,7 @@ class LivenessWatch:
             return self.failed(status, text, "/v1/models")
         if not models:
             return self.result("refused", f"/v1/models does not list a model: {text[:120]}", status)
-        self.learn_idle_power(self.read_metrics())
+        self.read_metrics()
         request = dict(self.ask.request)
         request["max_tokens"] = min(MAX_TOKENS, int(request.get("max_tokens") or MAX_TOKENS))
         self.start = time.monotonic()

@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Load on a served model: concurrent prompts and what came back; `vllm bench serve` of its own image, and the published figures next to its own. Pure."""
+"""Load on a served model: prompts at once and what came back; `vllm bench serve` of its own image, and the published figures next to its own. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._core.text import cel
 from ansible_collections.gb10.cluster.plugins.module_utils._core.text import table as columns
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import measures, reply
 
-CHECK_SCHEMA = "gb10.cluster/sanity/1"
+CHECK_SCHEMA, BENCH_SCHEMA = "gb10.cluster/sanity/1", "gb10.cluster/bench/1"
 AGENT_HINT = "If an agent still shows garbage, see docs/tuning.md#garbled-replies: its session, its fallback models, its parameters."
 
 
@@ -53,47 +53,35 @@ PROMPTS: tuple[dict[str, Any], ...] = (
 MAX_TOKENS = 512
 
 
-class SanityError(Exception):
-    """Something a user can act on; its text is the whole message."""
+class BenchError(Exception):
+    """Something a user can act on; its text is a sentence without its full stop."""
 
 
-def whole_numbers(value: Any) -> list[int]:
-    """Return the numbers in a list, a number, or text such as `1,2,4,6`; an empty list if one is not a whole number."""
-    items = value if isinstance(value, (list, tuple)) else str(value).replace(",", " ").split()
-    try:
-        return [int(str(item)) for item in items]
-    except ValueError:
-        return []
-
-
-def prompt_levels(value: Any) -> list[int]:
-    """Return the numbers of requests at once, as whole_numbers() reads them."""
-    out = whole_numbers(value)
-    if not out or min(out) < 1 or max(out) > 1024:
-        raise SanityError(f"The numbers of requests at once are {value!r}; expected are whole numbers from 1 to 1024 such as 1,2,4,6.")
+def whole_numbers(name: str, value: str, lowest: int, highest: int = LARGEST) -> list[int]:
+    """Return the numbers in a text such as `1,2,4,6`. Raises BenchError."""
+    words = value.replace(",", " ").split()
+    out = [int(word) for word in words if word.isdigit()]
+    if not out or len(out) < len(words) or min(out) < lowest or max(out) > highest:
+        limits = f"from {lowest}" + (f" to {highest}" if highest < LARGEST else "")
+        raise BenchError(f"{name} are {value!r}; expected are whole numbers {limits} such as {lowest},{lowest + 4}")
     return out
 
 
-def prompts_of(own: Sequence[Any] | None) -> list[dict[str, Any]]:
-    """Return the prompts to ask, complete: the user's own, or else those of this collection."""
+_OF_A_PROMPT = ("prompt", "expect", "chat", "max_tokens", "body")
+
+
+def prompts_of(own: Any) -> list[dict[str, Any]]:
+    """Return the prompts to ask, complete: the user's own, or else those of this collection. Raises BenchError."""
+    if not isinstance(own, list):
+        raise BenchError("The prompts are not a list")
     out = []
-    for number, entry in enumerate(own or PROMPTS, 1):
-        if isinstance(entry, str):
-            entry = {"prompt": entry}
-        if not isinstance(entry, Mapping) or not isinstance(entry.get("prompt"), str) or not entry["prompt"].strip():
-            raise SanityError(f"Prompt {number} is {entry!r}; expected is a mapping with prompt, and optionally expect, chat, max_tokens and body.")
-        strange = sorted(set(entry) - {"prompt", "expect", "chat", "max_tokens", "body"})
-        if strange:
-            raise SanityError(f"Prompt {number} has the unknown key {strange[0]}; expected are prompt, expect, chat, max_tokens and body.")
-        out.append(
-            {
-                "prompt": str(entry["prompt"]),
-                "expect": entry.get("expect"),
-                "chat": bool(entry.get("chat", True)),
-                "max_tokens": int(entry.get("max_tokens") or MAX_TOKENS),
-                "body": dict(entry.get("body") or {}),
-            }
-        )
+    for number, given in enumerate(own or PROMPTS, 1):
+        entry: Any = {"prompt": given} if isinstance(given, str) else given
+        fits = isinstance(entry, Mapping) and isinstance(entry.get("prompt"), str) and entry["prompt"].strip() and not set(entry) - set(_OF_A_PROMPT)
+        if not fits or not isinstance(entry.get("max_tokens") or 0, int) or not isinstance(entry.get("body") or {}, Mapping):
+            raise BenchError(f"Prompt {number} is {given!r}; expected is a text, or a mapping with prompt, and optionally expect, chat, max_tokens and body")
+        more = {"expect": entry.get("expect"), "chat": bool(entry.get("chat", True)), "max_tokens": entry.get("max_tokens") or MAX_TOKENS}
+        out.append({"prompt": entry["prompt"], **more, "body": {**(entry.get("body") or {})}})
     return out
 
 
@@ -227,32 +215,19 @@ SHELL = (
 )
 
 
-class BenchError(Exception):
-    """Something a user can act on; its text is the whole message."""
-
-
-def _numbers(name: str, value: Any, lowest: int) -> list[int]:
-    out = whole_numbers(value)
-    if not out or min(out) < lowest:
-        raise BenchError(f"{name} is {value!r}; expected are whole numbers from {lowest}, such as {lowest},{lowest + 4}.")
-    return out
-
-
 def levels_of(
-    depths: Any, concurrency: Any, output_tokens: int, prefix: str = "cold", request_rate: Any = None, requests: int = 0, varied: bool = False
+    depths: str, concurrency: str, output_tokens: int, prefix: str = "cold", request_rate: float | None = None, requests: int = 0, varied: bool = False
 ) -> list[dict[str, Any]]:
-    """Return the levels to measure, each depth at each concurrency. `requests` is their number at a level; 0 is two for each stream."""
-    if prefix not in ("cold", "warm"):
-        raise BenchError(f"bench_prefix is {prefix!r}; expected is cold (each prompt is new) or warm (the prompts of a level share a prefix).")
-    if request_rate is not None and not 0 < float(request_rate) < LARGEST:
-        raise BenchError(f"bench_request_rate is {request_rate!r}; expected are requests per second above 0, or nothing to send all at once.")
+    """Return the levels to measure, each depth at each concurrency. `requests` is their number at a level; 0 is two for each stream. Raises BenchError."""
+    if request_rate is not None and not 0 < request_rate < LARGEST:
+        raise BenchError(f"The request rate is {request_rate!r}; expected are requests per second above 0")
     return [
         {
-            "depth": depth, "concurrency": streams, "output_tokens": max(1, int(output_tokens)), "requests": int(requests) or 2 * streams, "prefix": prefix,
-            "request_rate": float(request_rate) if request_rate is not None else None, "varied": bool(varied),
+            "depth": depth, "concurrency": streams, "output_tokens": max(1, output_tokens), "requests": requests or 2 * streams, "prefix": prefix,
+            "request_rate": request_rate, "varied": varied,
         }
-        for depth in _numbers("bench_depths", depths, 0)
-        for streams in _numbers("bench_concurrency", concurrency, 1)
+        for depth in whole_numbers("The depths", depths, 0)
+        for streams in whole_numbers("The numbers of requests at once", concurrency, 1)
     ]  # fmt: skip
 
 
@@ -446,14 +421,22 @@ def memory_lines(rounds: Mapping[str, Sequence[Mapping[str, Any]]], requests: Se
     return out
 
 
-def report(
-    rows: Sequence[Mapping[str, Any]], published: Mapping[str, Any], title: str, rounds: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
-    requests: Sequence[int] = (), shown: int = 40,
-) -> list[str]:  # fmt: skip
-    """Return the text of a measurement for people: the last levels, the published figures, and the memory of a soak."""
-    out = [title, *(["", f"The last {shown} of {len(rows)} levels:"] if len(rows) > shown else [""]), *table(rows[-shown:])]
-    compared, memory = comparison(rows, published), memory_lines(rounds or {}, requests)
-    out += ["", "Published figures of the profile:", *compared] if compared else []
+def bench_title(found: Mapping[str, Any]) -> str:
+    """Return the first line of a measurement."""
+    return f"{found['group']}, release {found['release']}, profile {found['profile'] or 'not known'}, {found['time']}"
+
+
+def last_levels(rows: Sequence[Mapping[str, Any]], shown: int = 40) -> list[str]:
+    """Return the table of the last levels."""
+    return [*([f"The last {shown} of {len(rows)} levels:"] if len(rows) > shown else []), *table(rows[-shown:])]
+
+
+def figures_lines(
+    rows: Sequence[Mapping[str, Any]], published: Mapping[str, Any], rounds: Mapping[str, Sequence[Mapping[str, Any]]], requests: Sequence[int]
+) -> list[str]:
+    """Return what is printed after the table: the published figures that a level has measured, and the memory of all ranks."""
+    figures, memory = comparison(rows, published), memory_lines(rounds, requests)
+    out = ["", "Published figures of the profile:", *figures] if figures else []
     return out + (["", "Memory:", *memory] if memory else [])
 
 

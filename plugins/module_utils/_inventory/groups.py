@@ -273,8 +273,7 @@ def group_faults(groups: Groups, hosts: Hosts) -> list[Fault]:
         if members:
             found += _check_group(name, members, own, hosts, networks, owners)
     found += _check_owners(owners)
-    found += _check_shared_networks(networks, serving)
-    found += _check_management_inside(root, hosts, networks)
+    found += _check_networks(networks, serving, root, hosts)
     return list(dict.fromkeys(found))
 
 
@@ -314,10 +313,7 @@ def _check_groups(groups: Groups, hosts: Hosts) -> tuple[dict[str, list[str]], l
 def equal_faults(key: str, values: Mapping[str, Any], group: str) -> list[Fault]:
     """Return a fault for each host whose value differs from that of most hosts of the group."""
     same, odd = split_by_majority(values)
-    return [
-        Fault(Place("host", host, key), f"differs between {same[0]} and {host} of {group}. Set it once, for the group {group}", among=tuple(same))
-        for host in odd
-    ]
+    return [Fault(Place("host", host, key), f"differs between {same[0]} and {host} of {group}. Set it once, for the group {group}") for host in odd]
 
 
 def _check_management(root: Sequence[str], hosts: Hosts) -> list[Fault]:
@@ -355,12 +351,6 @@ def _check_group(name: str, members: Sequence[str], own: Sequence[str], hosts: H
     if bad_networks:
         return found + bad_networks
     networks[name] = rails
-    for index, rail in enumerate(rails):
-        for other in rails[:index]:
-            if overlap(rail, other):
-                clash = f"{rail} is set twice" if rail == other else f"{other} and {rail} overlap"
-                text = f"{clash}. Each rail of {name} needs its own network"
-                found.append(Fault(Place("group", name, CIDRS, (index,)), text))
     reported = {fault.place for fault in found}
     for rank, host in enumerate(order):
         variables = hosts.get(host, {})
@@ -387,31 +377,27 @@ def _check_owners(owners: Sequence[Owner]) -> list[Fault]:
     return found
 
 
-def _check_shared_networks(networks: Mapping[str, Sequence[Network]], serving: Groups) -> list[Fault]:
-    """Rails of two groups that overlap: one fault for each group. A host in both groups is another fault, from which this one follows."""
-    found = []
-    names = list(networks)
-    for index, name in enumerate(names):
-        apart = [other for other in names[:index] if not set(serving[other]) & set(serving[name])]
-        clashes = [(rail, other, each) for other in apart for rail in networks[name] for each in networks[other] if overlap(rail, each)]
-        if clashes:
-            rail, other, each = clashes[0]
-            shared = f"{rail}" if rail == each else f"{rail} and {each}"
-            text = f"{name} and {other} share the fabric network {shared}. Set other networks for {name}, such as [192.168.202.0/24, 192.168.203.0/24]"
-            found.append(Fault(Place("group", name, CIDRS, own=True), text))
-    return found
+def _check_networks(networks: Mapping[str, Sequence[Network]], serving: Groups, root: Sequence[str], hosts: Hosts) -> list[Fault]:
+    """Rails that overlap, in a group or with another group, and rails that contain an address that Ansible connects to.
 
-
-def _check_management_inside(root: Sequence[str], hosts: Hosts, networks: Mapping[str, Sequence[Network]]) -> list[Fault]:
-    """Rails that contain an address that Ansible connects to; a rail of several groups is reported once."""
-    found: dict[Network, Fault] = {}
-    for name, rails in networks.items():
-        for index, rail in enumerate(rails):
-            inside = [host for host in root if is_inside(management_address(host, hosts.get(host, {})), rail)]
-            if inside:
-                address = management_address(inside[0], hosts.get(inside[0], {}))
-                text = f"the fabric network {rail} contains {address}, the management address of {inside[0]}. Use a network that nothing else uses"
-                found.setdefault(rail, Fault(Place("group", name, CIDRS, (index,)), text))
+    A host in two groups is another fault, from which an overlap of the two follows. A group has one fault about others, a network one about its content.
+    """
+    found: dict[tuple[str, ...], Fault] = {}
+    rails = [(name, index, rail) for name, each in networks.items() for index, rail in enumerate(each)]
+    for number, (name, index, rail) in enumerate(rails):
+        place = Place("group", name, CIDRS, (index,))
+        for other, _index, each in rails[:number]:
+            if overlap(rail, each) and other == name:
+                clash = f"{rail} is set twice" if rail == each else f"{each} and {rail} overlap"
+                found[name, str(index), str(each)] = Fault(place, f"{clash}. Each rail of {name} needs its own network")
+            elif overlap(rail, each) and not set(serving[other]) & set(serving[name]):
+                shared = f"{rail}" if rail == each else f"{rail} and {each}"
+                text = f"{name} and {other} share the fabric network {shared}. Set others in group_vars/{name}.yml, such as [10.1.2.0/24, 10.1.3.0/24]"
+                found.setdefault((name,), Fault(Place("group", name, CIDRS), text))
+        inside = [(host, address) for host in root if is_inside(address := management_address(host, hosts.get(host, {})), rail)]
+        for host, address in inside[:1]:
+            text = f"the fabric network {rail} contains {address}, the management address of {host}. Use a network that nothing else uses"
+            found.setdefault(("", str(rail)), Fault(place, text))
     return list(found.values())
 
 

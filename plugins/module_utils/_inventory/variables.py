@@ -31,28 +31,25 @@ PLAYBOOK_SPEC: dict[str, dict[str, Any]] = _SPECS.get("playbooks", {}).get("opti
 class Place(NamedTuple):
     """Where a variable is set or should be set: ``kind`` is ``host`` or ``group``, ``name`` its name, ``key`` the variable.
 
-    ``below`` leads to a part of the value. With ``own`` it must be set for ``name`` itself, not for a group above it.
+    ``below`` leads to a part of the value.
     """
 
     kind: str
     name: str
     key: str
     below: tuple[str | int, ...] = ()
-    own: bool = False
 
 
 @dataclass(frozen=True)
 class Fault:
     """One fault: the ``place`` to change, and a sentence without file and line.
 
-    ``example`` marks what is a warning in a check of the inventory alone: an address of the example, an image that cannot be built. ``among`` are
-    hosts with another value: if the value of the place is set for a group and one of theirs is set for the host, theirs is the one to change.
+    ``example`` marks an address of the example, which is a warning in a check of the inventory alone.
     """
 
     place: Place
     text: str
     example: bool = False
-    among: tuple[str, ...] = ()
 
 
 def is_list(value: Any) -> bool:

@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Settings of the Docker Engine's host: packages, limits, decisions on a restart; and daemon.json as text, merged and given back. Pure.
+"""Settings of the Docker Engine's host: limits, packages, when the daemon restarts; and daemon.json, merged and given back. Pure.
 
 Limits are bytes, -1 is unlimited.
 """
@@ -21,25 +21,22 @@ HEADER = f"{MARKER}. Set docker_state: absent to remove this file."
 DROP_IN = "/etc/systemd/system/docker.service.d/60-gb10-cluster.conf"
 LIMITS = "/etc/security/limits.d/60-gb10-cluster.conf"
 CDI_UNITS = ("nvidia-cdi-refresh.path", "nvidia-cdi-refresh.service")
-PACKAGES = ("docker.io", "docker-cli", "docker-ce", "docker-compose-plugin", "docker-compose-v2", "docker-compose")
 UNLIMITED = -1
 
 _SUFFIXES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 class Engine(NamedTuple):
-    """The engine of a node. `pid` is 0 if it does not run. `memlock` is the hard limit of the running daemon, `unit_memlock` that of its unit.
+    """The engine of a node. `pid` is 0 if it does not run, `memlock` the hard limit of the running daemon, `flags` its command line.
 
     `version` is None if it does not answer; `error` is then the reason.
     """
 
     unit: bool
     active: bool
-    enabled: bool
     pid: int
     invocation: str
     flags: tuple[str, ...]
-    unit_memlock: int | None
     memlock: int | None
     version: str | None
     compose: str | None
@@ -64,13 +61,6 @@ def format_limit(value: int) -> str:
     return "unlimited" if value == UNLIMITED else f"{value} bytes"
 
 
-def parse_unit_limit(text: str) -> int | None:
-    """Return a limit as `systemctl show` prints it; None if it prints none."""
-    if text in ("infinity", str(2**64 - 1)):
-        return UNLIMITED
-    return int(text) if text.isdigit() else None
-
-
 def hard_memlock(text: str | None) -> int | None:
     """Return the hard limit of locked memory in a /proc/<pid>/limits."""
     match = re.search(r"(?m)^Max locked memory +\S+ +(\d+|unlimited)", text or "")
@@ -79,7 +69,7 @@ def hard_memlock(text: str | None) -> int | None:
 
 def version_tuple(text: str | None) -> tuple[int, ...]:
     """Return the leading numbers of a version: `v2.26.1-4` is (2, 26, 1); without a number ()."""
-    match = re.match(r"\s*(?:Docker Compose version )?v?(?:\d+:)?(\d+(?:\.\d+)*)", text or "")
+    match = re.match(r"\s*(?:Docker Compose version )?v?(\d+(?:\.\d+)*)", text or "")
     return tuple(int(part) for part in match.group(1).split(".")) if match else ()
 
 
@@ -88,54 +78,18 @@ def compose_enough(found: str | None, minimum: str) -> bool:
     return bool(version_tuple(found)) and version_tuple(found) >= version_tuple(minimum)
 
 
-def choose_packages(engine: Engine, policy: str, os_release: str | None, minimum: str, chosen: Sequence[str] = ()) -> list[str]:
-    """Return the packages to install where the engine or a recent compose plugin is missing. Raises DockerError.
+def choose_packages(engine: Engine, ubuntu: bool, vendor: bool, minimum: str, chosen: Sequence[str] = ()) -> list[str]:
+    """Return the packages to install where the engine or a recent compose plugin is missing. An installed engine is never replaced.
 
-    An installed engine is never replaced. `policy` is the output of `LC_ALL=C apt-cache policy`, empty if apt has no lists yet. `chosen` is the
-    user's list; it has priority.
+    :param vendor: the engine is docker-ce.
+    :param chosen: the user's list, which has priority.
     """
-    need_engine = not engine.unit and engine.version is None
-    need_compose = not compose_enough(engine.compose, minimum)
-    if chosen:
-        return list(chosen)
-    known = {name: (installed, candidate) for name, installed, candidate in re.findall(r"(?m)^(\S+):\n +Installed: (\S+)\n +Candidate: (\S+)", policy)}
-    available = {name: candidate for name, (_installed, candidate) in known.items() if candidate != "(none)"}
-    packages = [name for name in ("docker.io", "docker-cli") if need_engine and name in available]
-    if need_engine and "docker.io" not in packages:
-        if known:
-            raise DockerError("No Docker Engine is installed, and apt does not offer docker.io. Run apt-get update, or set docker_packages.")
-        packages.append("docker.io")
-    if need_compose:
-        vendor = known.get("docker-ce", ("(none)",))[0] != "(none)"
-        names = [*(["docker-compose-plugin"] if vendor else []), "docker-compose-v2", "docker-compose"]
-        recent = [name for name in names if compose_enough(available.get(name), minimum)]
-        if known and not recent:
-            raise DockerError(
-                f"The compose plugin is {engine.compose or 'missing'}, expected {minimum} or later, and apt does not offer one "
-                f"({', '.join(names)}). Name a package that has it in docker_packages."
-            )
-        ubuntu = re.search(r'(?m)^ID="?ubuntu"?$', os_release or "")
-        packages.append(recent[0] if recent else "docker-compose-v2" if ubuntu else "docker-compose")
-    return packages
-
-
-def check_supported(version_text: str, units: Sequence[str]) -> None:
-    """Refuse podman-docker and the snap. Raises DockerError."""
-    if "podman" in version_text.lower():
-        raise DockerError("The docker command is Podman's (package podman-docker), which is not supported. Remove podman-docker, then run again.")
-    for unit in units:
-        if unit.startswith("snap.docker."):
-            raise DockerError(f"Docker is installed as a snap ({unit}), which does not read /etc/docker/daemon.json. Run `snap remove docker`, then run again.")
-
-
-def check_attainable(memlock: int | None, hard: int | None, raisable: bool) -> None:
-    """Refuse a limit above `hard`, the hard limit of the node's first process, if root may not raise it. Raises DockerError."""
-    if memlock is None or raisable or hard in (None, UNLIMITED) or UNLIMITED < memlock <= (hard or 0):
-        return
-    raise DockerError(
-        f"docker_memlock is {format_limit(memlock)}, and this node cannot lock more than {hard} bytes (EPERM: root does not have CAP_SYS_RESOURCE, as in a "
-        f"container). Set docker_memlock: {hard} for it in the inventory, or use a machine whose root may raise limits."
-    )
+    packages: list[str] = []
+    if not engine.unit and engine.version is None:
+        packages += ["docker.io"] if ubuntu else ["docker.io", "docker-cli"]
+    if not compose_enough(engine.compose, minimum):
+        packages.append("docker-compose-plugin" if vendor else "docker-compose-v2" if ubuntu else "docker-compose")
+    return list(chosen) if packages and chosen else packages
 
 
 def render_drop_in(memlock: int) -> str:
@@ -183,46 +137,29 @@ def check_live(engine: Engine, memlock: int | None, minimum: str, pending: bool)
         problems.append(f"No Docker Engine answers on this node ({engine.error or 'docker.service is not running'}). See `journalctl -u docker -n 50`.")
     if not compose_enough(engine.compose, minimum):
         problems.append(f"The compose plugin is {engine.compose or 'missing'}, expected {minimum} or later. Name its package in docker_packages.")
-    if memlock is None or engine.pid == 0 or pending:
-        return problems
-    if engine.unit_memlock not in (None, memlock):
+    if engine.pid and not pending and memlock is not None and engine.memlock not in (None, memlock):
         problems.append(
-            f"docker.service has LimitMEMLOCK {format_limit(engine.unit_memlock or 0)}, expected {format_limit(memlock)} from {DROP_IN}. "
-            "Another drop-in wins, see `systemctl cat docker`."
-        )
-    elif engine.memlock not in (None, memlock):
-        problems.append(
-            f"The running Docker daemon (pid {engine.pid}) may lock {format_limit(engine.memlock or 0)}, expected {format_limit(memlock)}. "
-            "Run `systemctl restart docker`."
+            f"The running Docker daemon (pid {engine.pid}) may lock {format_limit(engine.memlock or 0)}, expected {format_limit(memlock)} from {DROP_IN}. "
+            "Run `systemctl restart docker`. If that does not help, another drop-in wins, see `systemctl cat docker`."
         )
     return problems
 
 
 # --- Docker's daemon.json as text: merge a few keys, and give the earlier file back while the merged one is unchanged.
-# A text is the whole file, None if there is no file. Limits are bytes, -1 is unlimited. The record of a merge is JSON: `{"original": text or None, "ours":
-# text}`. If others change the file, their version is the new original.
+# A text is the whole file, None if there is no file. The record of a merge is JSON: `{"original": text or None, "ours": text}`.
+# If others change the file, their version is the new original.
 
 DAEMON_JSON = "/etc/docker/daemon.json"
 ROTATING_DRIVERS = ("json-file", "local")
-#: The daemon does not start if one of these keys is in the file and its option on the command line.
-FLAGS = {"default-ulimits": "--default-ulimit", "log-driver": "--log-driver", "log-opts": "--log-opt", "live-restore": "--live-restore"}
-
-
-class Setting(NamedTuple):
-    """One key to set. If `unless_set`, the user's own value has priority."""
-
-    path: tuple[str, ...]
-    value: Any
-    unless_set: bool = False
 
 
 class Merge(NamedTuple):
-    """The text to write (None: no file), the record to keep, and one sentence per key that changes or is left alone."""
+    """The text to write (None: no file), the record to keep, the keys that change, and whether the file is left as others have changed it."""
 
     text: str | None
     record: dict[str, Any]
-    changes: list[str]
-    left: list[str]
+    keys: list[str]
+    left: bool = False
 
 
 def parse_daemon_json(text: str | None) -> dict[str, Any]:
@@ -238,71 +175,36 @@ def parse_daemon_json(text: str | None) -> dict[str, Any]:
     return data
 
 
-def render_daemon_json(data: Mapping[str, Any], like: str | None) -> str:
-    """Return the text of `data` with the indentation of the text `like`; 4 blanks if it has none."""
-    indent = re.search(r"\n([ \t]+)", like or "")
-    return json.dumps(data, indent=indent.group(1) if indent else 4, ensure_ascii=False) + "\n"
+def merge_daemon_json(text: str | None, keys: Mapping[str, Any], defaults: Mapping[str, Any], record: Mapping[str, Any]) -> Merge:
+    """Return the file with `keys`, and with those `defaults` that the user has not set; all others stay. Raises DockerError.
+
+    Limits and log options are merged one by one. log-opts are for the driver of `defaults`, or one that rotates too. Without both this is the undo.
+    """
+    now = parse_daemon_json(text)
+    base_text = record["original"] if record and now == parse_daemon_json(record.get("ours")) else text
+    base = parse_daemon_json(base_text)
+    data = {**defaults, **base, **keys}
+    for key, merged in (
+        ("default-ulimits", {**base.get("default-ulimits", {}), **keys.get("default-ulimits", {})}),
+        ("log-opts", {**(defaults.get("log-opts", {}) if data.get("log-driver") in ROTATING_DRIVERS else {}), **base.get("log-opts", {})}),
+    ):
+        if merged or key in base:
+            data[key] = merged
+        else:
+            data.pop(key, None)
+    after = base_text if data == base else text if data == now else json.dumps(data, indent=4, ensure_ascii=False) + "\n"
+    changed = sorted(key for key in {*now, *data} if now.get(key) != data.get(key))
+    left = bool(record) and data == base and base_text == text != record["original"]
+    return Merge(after, {"original": base_text, "ours": after} if data != base else {}, changed, left)
 
 
 def daemon_settings(
-    memlock: int | None, stack: int | None, log_driver: str, log_opts: Mapping[str, str], live_restore: bool | None, current_driver: str | None
-) -> list[Setting]:
-    """Return the desired keys; None or `leave` does not set a key. `current_driver` is the log driver that the user has chosen."""
-    found = [
-        Setting(("default-ulimits", name), {"Name": name, "Hard": value, "Soft": value})
-        for name, value in (("memlock", memlock), ("stack", stack))
-        if value is not None
-    ]
-    if log_driver != "leave":
-        found.append(Setting(("log-driver",), log_driver, unless_set=True))
-        if (current_driver or log_driver) in ROTATING_DRIVERS:
-            found.extend(Setting(("log-opts", key), str(value), unless_set=True) for key, value in sorted(log_opts.items()))
-    if live_restore is not None:
-        found.append(Setting(("live-restore",), live_restore))
-    return found
-
-
-def original_daemon_json(text: str | None, record: Mapping[str, Any]) -> str | None:
-    """Return the file as it was before the first run, or as others have changed it since."""
-    return record["original"] if record and parse_daemon_json(text) == parse_daemon_json(record.get("ours")) else text
-
-
-def without_flags(wanted: Sequence[Setting], flags: Sequence[str]) -> tuple[list[Setting], list[str]]:
-    """Return the settings that no option on the daemon's command line excludes, and one sentence per option that does."""
-    given = {flag.split("=", 1)[0] for flag in flags}
-    excluded = {key for key, flag in FLAGS.items() if flag in given}
-    if excluded & {"log-driver", "log-opts"}:
-        excluded |= {"log-driver", "log-opts"}
-    kept = [setting for setting in wanted if setting.path[0] not in excluded]
-    keys = sorted({setting.path[0] for setting in wanted} & excluded)
-    return kept, [f"{key} is not set, because the Docker daemon is started with {FLAGS[key]}" for key in keys]
-
-
-def _leaves(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values by their dotted names; of a limit or a log option, that of each one."""
-    found: dict[str, Any] = {}
-    for key, value in data.items():
-        found.update({f"{key}.{name}": each for name, each in value.items()} if key in ("default-ulimits", "log-opts") else {key: value})
-    return found
-
-
-def _shown(found: Mapping[str, Any], name: str) -> str:
-    return json.dumps(found[name], sort_keys=True) if name in found else "not set"
-
-
-def merge_daemon_json(text: str | None, wanted: Sequence[Setting], record: Mapping[str, Any]) -> Merge:
-    """Return the file with the settings; all other keys stay. Without settings this is the undo. Raises DockerError."""
-    base_text, now = original_daemon_json(text, record), _leaves(parse_daemon_json(text))
-    base, data, left = parse_daemon_json(base_text), parse_daemon_json(base_text), []
-    for path, value, unless_set in wanted:
-        holder = data if len(path) == 1 else data.setdefault(path[0], {})
-        if not unless_set or path[-1] not in holder:
-            holder[path[-1]] = value
-        elif holder[path[-1]] != value:
-            left.append(f"{'.'.join(path)} stays {json.dumps(holder[path[-1]], sort_keys=True)}, which the user has chosen")
-    if not wanted and record and base_text == text != record["original"]:
-        left.append(f"{DAEMON_JSON} was changed since the first run, so it stays")
-    then = _leaves(data)
-    changes = [f"{name}: {_shown(now, name)} -> {_shown(then, name)}" for name in sorted({*now, *then}) if _shown(now, name) != _shown(then, name)]
-    after = base_text if data == base else text if not changes else render_daemon_json(data, base_text)
-    return Merge(after, {"original": base_text, "ours": after} if data != base else {}, changes, left)
+    memlock: int | None, stack: int | None, log_driver: str, log_opts: Mapping[str, str], live_restore: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the keys to set, and the defaults of those that the user may have set."""
+    limits = {name: {"Name": name, "Hard": value, "Soft": value} for name, value in (("memlock", memlock), ("stack", stack)) if value is not None}
+    keys: dict[str, Any] = {"default-ulimits": limits} if limits else {}
+    if live_restore != "leave":
+        keys["live-restore"] = live_restore == "true"
+    defaults = {"log-driver": log_driver, "log-opts": {key: str(value) for key, value in log_opts.items()}}
+    return keys, defaults if log_driver != "leave" else {}

@@ -6,49 +6,36 @@
 from __future__ import annotations
 
 import os
-import resource
 import time
 from collections.abc import Mapping
-from typing import Any, Callable
+from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Editor, FileChange
-from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api, docker_engine
+from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api
 from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_engine as engines
 from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_api import DockerError
-from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_engine import DROP_IN, LIMITS, MARKER, Engine, Restart
+from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_engine import DAEMON_JSON, DROP_IN, LIMITS, MARKER, Engine, Restart
+from ansible_collections.gb10.cluster.plugins.module_utils._node.settings import ENABLED, Settings
 
-RECORD = "docker"
 UNIT = "docker.service"
 AGENT = "/usr/local/sbin/gb10"
-PROPERTIES = "LoadState,ActiveState,UnitFileState,MainPID,InvocationID,LimitMEMLOCK"
-
-
-def can_raise(memlock: int) -> bool:
-    """Return whether this process may raise its hard limit to `memlock` bytes (-1: unlimited). A lower limit is not set."""
-    _soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    if hard == resource.RLIM_INFINITY or engines.UNLIMITED < memlock <= hard:
-        return True
-    try:
-        resource.setrlimit(resource.RLIMIT_MEMLOCK, (hard, memlock))
-    except (ValueError, OSError):
-        return False
-    return True
+PROPERTIES = "LoadState,ActiveState,MainPID,InvocationID"
 
 
 class Setup:
     """The engine of one node. All methods raise DockerError, HostError and OSError."""
 
-    def __init__(self, edit: Editor, state: str, params: Mapping[str, Any], raisable: Callable[[int], bool] = can_raise, pause: float = 1.0) -> None:
+    def __init__(self, edit: Editor, state: str, params: Mapping[str, Any], pause: float = 1.0) -> None:
         """Read the node; `params` are the variables of the role docker, `pause` the seconds between two questions to an engine that starts."""
         self.node = edit.node
         self.state = state
         self.params = params
         self.edit = edit
-        self.raisable = raisable
         self.pause = pause
         self.left: list[str] = []
         self.socket = self.node.at(docker_api.DEFAULT_SOCKET)
-        self.record = self.node.load_record(RECORD)
+        self.settings = Settings(edit, "docker")
+        self.record = self.settings.record
         self.engine = self.read_engine()
         self.serving, self.others = self.running_containers()
 
@@ -70,11 +57,9 @@ class Setup:
         return Engine(
             unit=shown.get("LoadState") == "loaded",
             active=shown.get("ActiveState") in ("active", "activating", "reloading"),
-            enabled=shown.get("UnitFileState", "").startswith("enabled"),
             pid=pid,
             invocation=shown.get("InvocationID", ""),
-            flags=tuple(word for word in words[1:] if word.startswith("--")),
-            unit_memlock=engines.parse_unit_limit(shown.get("LimitMEMLOCK", "")),
+            flags=tuple(filter(None, words[1:])),
             memlock=engines.hard_memlock(self.node.read(f"/proc/{pid}/limits")) if pid else None,
             version=version,
             compose=self.output("docker", "compose", "version", "--short") or None,
@@ -92,52 +77,40 @@ class Setup:
 
     def missing_packages(self) -> list[str]:
         """Return the packages to install."""
-        engine, minimum = self.engine, self.params["compose_minimum"]
-        if (engine.unit or engine.version is not None) and engines.compose_enough(engine.compose, minimum):
-            return []
-        policy = self.output("env", "LC_ALL=C", "apt-cache", "policy", *engines.PACKAGES)
-        return engines.choose_packages(engine, policy, self.node.read("/etc/os-release"), minimum, self.params["packages"])
+        ubuntu = "ID=ubuntu" in (self.node.read("/etc/os-release") or "").split()
+        vendor = self.output("dpkg-query", "--show", "--showformat=${db:Status-Abbrev}", "docker-ce").startswith("ii")
+        return engines.choose_packages(self.engine, ubuntu, vendor, self.params["compose_minimum"], self.params["packages"])
 
-    def check_before(self, memlock: int | None) -> None:
+    def check_before(self) -> None:
         """Refuse what cannot work, before anything is changed."""
         engine = self.engine
-        if engine.version is None or not engine.unit:
-            units = self.output("systemctl", "list-unit-files", "--no-legend", "snap.docker.*").splitlines()
-            engines.check_supported(self.output("docker", "--version"), units)
         if engine.version is not None and not engine.unit:
-            raise DockerError(f"A Docker Engine {engine.version} answers without a docker.service in systemd. Install a package that has the unit, or stop it.")
-        hard = engines.hard_memlock(self.node.read("/proc/1/limits"))
-        engines.check_attainable(memlock, hard, memlock is None or self.raisable(memlock))
+            raise DockerError(
+                f"A Docker Engine {engine.version} answers without a docker.service in systemd, such as Podman's or that of a snap. Remove it, then run again: "
+                "the role installs a package that has the unit."
+            )
         for path in (DROP_IN, LIMITS):
             self.edit.require_own(path)
 
     def validate(self, text: str) -> None:
-        """Have dockerd check the merged file before it is used. Engines before 23.0 have no such check."""
-        candidate = f"{docker_engine.DAEMON_JSON}.gb10-candidate"
+        """Have dockerd check the merged file, with the options of its command line, before it is used. Engines before 23.0 have no such check."""
+        candidate = f"{DAEMON_JSON}.gb10-candidate"
         self.node.apply(FileChange(candidate, None, text, 0o600))
         try:
-            rc, out, err = self.node.run(("dockerd", "--validate", "--config-file", self.node.at(candidate)))
+            rc, out, err = self.node.run(("dockerd", *self.engine.flags, "--validate", "--config-file", self.node.at(candidate)))
         finally:
             self.node.apply(FileChange(candidate, text, None))
         if rc not in (0, 127) and "unknown flag" not in err:
             last = ((err or out).strip().splitlines() or ["no output"])[-1]
-            raise DockerError(f"dockerd refuses the merged {docker_engine.DAEMON_JSON} ({last}). Nothing was changed. Correct that key in the file.")
+            raise DockerError(
+                f"dockerd refuses the merged {DAEMON_JSON} ({last}). Nothing was changed. Correct that key in the file, or that option of the unit."
+            )
 
-    def disabled_cdi_units(self) -> list[str]:
-        """Return the units of the CDI refresh that are installed and disabled."""
-        rows = [line.split() for line in self.output("systemctl", "list-unit-files", "--no-legend", *engines.CDI_UNITS).splitlines()]
-        return [row[0] for row in rows if self.params["cdi_refresh"] and row[0] in engines.CDI_UNITS and row[1:2] == ["disabled"]]
-
-    def merged(self, memlock: int | None) -> docker_engine.Merge:
+    def merged(self, memlock: int | None) -> engines.Merge:
         """Return the merged daemon.json."""
-        params, text, record = self.params, self.node.read(docker_engine.DAEMON_JSON), self.record.get("daemon", {})
-        stack = engines.parse_limit(params["stack"], "docker_stack")
-        live = {"true": True, "false": False}.get(params["live_restore"])
-        driver = docker_engine.parse_daemon_json(docker_engine.original_daemon_json(text, record)).get("log-driver")
-        wanted = docker_engine.daemon_settings(memlock, stack, params["log_driver"], params["log_opts"], live, driver)
-        wanted, excluded = docker_engine.without_flags(wanted, self.engine.flags)
-        self.left.extend(excluded)
-        return docker_engine.merge_daemon_json(text, wanted, record)
+        params, stack = self.params, engines.parse_limit(self.params["stack"], "docker_stack")
+        keys, defaults = engines.daemon_settings(memlock, stack, params["log_driver"], params["log_opts"], params["live_restore"])
+        return engines.merge_daemon_json(self.node.read(DAEMON_JSON), keys, defaults, self.record.get("daemon", {}))
 
     def decide(self, changed: bool) -> tuple[bool, Restart]:
         """Return whether settings wait for the next start of this daemon, and what happens. An engine that does not answer may run containers."""
@@ -145,11 +118,10 @@ class Setup:
         pending = engine.active and (changed or self.record.get("pending", {}).get("invocation") == engine.invocation)
         return pending, engines.decide_restart(pending and engine.version is not None, self.serving, self.others, self.params["restart"])
 
-    def write_daemon_json(self, merged: docker_engine.Merge) -> None:
+    def write_daemon_json(self, merged: engines.Merge) -> None:
         """Write the merged file. A running daemon applies live-restore when it reloads it, without a restart."""
-        self.left.extend(merged.left)
-        self.edit.write(docker_engine.DAEMON_JSON, merged.text, "; ".join(merged.changes))
-        if self.engine.active and any(change.startswith("live-restore") for change in merged.changes):
+        self.edit.write(DAEMON_JSON, merged.text, f"{', '.join(merged.keys) or 'the text'} of {DAEMON_JSON}")
+        if self.engine.active and "live-restore" in merged.keys:
             self.edit.step(f"{UNIT} reloaded", "systemctl", "reload", UNIT)
 
     def start(self, verb: str) -> None:
@@ -177,44 +149,38 @@ class Setup:
     def present(self) -> dict[str, Any]:
         """Apply all settings."""
         memlock = engines.parse_limit(self.params["memlock"], "docker_memlock")
-        self.check_before(memlock)
+        self.check_before()
         packages, engine = self.missing_packages(), self.engine
         if packages and not self.edit.check_mode:
             if self.params["installed"]:
                 raise DockerError(f"Docker Engine or its compose plugin is missing, although {', '.join(packages)} was installed just now.")
             return self.result(engines.NO_RESTART, packages)
         merged = self.merged(memlock)
-        before = self.node.read(docker_engine.DAEMON_JSON)
+        before = self.node.read(DAEMON_JSON)
         files = {DROP_IN: None, LIMITS: None} if memlock is None else {DROP_IN: engines.render_drop_in(memlock), LIMITS: engines.render_limits(memlock)}
         if merged.text not in (None, before) and not self.edit.check_mode:
             self.validate(str(merged.text))
         pending, restart = self.decide(merged.text != before or files[DROP_IN] != self.node.read(DROP_IN))
-        cdi = self.disabled_cdi_units()
-        record = {
-            "daemon": merged.record,
-            "enabled_before": self.record.get("enabled_before", engine.enabled or bool(self.params["installed"])),
-            "cdi": sorted({*self.record.get("cdi", []), *cdi}),
-            "installed": sorted({*self.record.get("installed", []), *self.params["installed"]}),
-            "pending": {"invocation": engine.invocation} if pending else {},
-        }
-        self.edit.save_record(RECORD, record)
+        self.settings.save(
+            daemon=merged.record,
+            installed=sorted({*self.record.get("installed", []), *self.params["installed"]}),
+            pending={"invocation": engine.invocation} if pending else {},
+        )
         self.write_daemon_json(merged)
         for path, text in files.items():
             self.edit.write(path, text, f"memlock in {path}")
-        for unit in cdi:  # without a daemon-reload, which takes the GPU from running containers
-            self.edit.step(f"{unit} enabled", "systemctl", "enable", "--no-reload", unit)
-            self.edit.command("systemctl", "start", unit)
-        if not engine.enabled and not packages:
-            self.edit.step(f"{UNIT} enabled", "systemctl", "enable", "--no-reload", UNIT)
         if restart.now or not engine.active:
             self.start("restart" if restart.now else "start")
             pending = False
+        if not packages:
+            self.settings.set_units(dict.fromkeys((UNIT, *(engines.CDI_UNITS if self.params["cdi_refresh"] else ())), ENABLED))
         if not self.edit.check_mode or not (self.edit.changes.messages or packages):
             self.engine = self.read_engine()
             problems = engines.check_live(self.engine, memlock, self.params["compose_minimum"], pending)
             if problems:
                 raise DockerError(" ".join(problems))
-        self.edit.save_record(RECORD, record if pending else {**record, "pending": {}})
+        if not pending:
+            self.settings.save(pending=None)
         return self.result(restart, packages)
 
     def absent(self) -> dict[str, Any]:
@@ -222,8 +188,10 @@ class Setup:
         packages = list(self.record.get("installed", [])) if self.params["remove_packages"] else []
         if packages and self.serving:
             raise DockerError(f"docker_remove_engine is true, and {', '.join(self.serving)} is serving. Nothing was changed. Run playbooks/stop.yml first.")
-        before = self.node.read(docker_engine.DAEMON_JSON)
-        merged = docker_engine.merge_daemon_json(before, [], self.record.get("daemon", {}))
+        before = self.node.read(DAEMON_JSON)
+        merged = engines.merge_daemon_json(before, {}, {}, self.record.get("daemon", {}))
+        if merged.left:
+            self.left.append(f"{DAEMON_JSON} was changed since the first run, so it stays")
         pending, restart = self.decide(not packages and (merged.text != before or MARKER in (self.node.read(DROP_IN) or "")))
         self.write_daemon_json(merged)
         for path in (DROP_IN, LIMITS):
@@ -232,14 +200,12 @@ class Setup:
         self.edit.remove_empty_folder(os.path.dirname(DROP_IN))
         if pending and self.serving:
             self.left.append(f"{', '.join(self.serving)} serves and goes on; the daemon has its settings of before from its next start on")
-        units = [*self.record.get("cdi", []), *([UNIT] if self.record.get("enabled_before") is False and self.engine.enabled else [])]
-        for unit in units:
-            self.edit.step(f"{unit} disabled, as before", "systemctl", "disable", "--no-reload", unit)
+        self.settings.set_units({})
         if restart.now:
             self.start("restart")
         if packages:
             self.edit.step(f"{', '.join(packages)} removed", "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "remove", "--yes", "--quiet", *packages)
-        self.edit.save_record(RECORD, {"pending": {"invocation": self.engine.invocation}} if pending and not restart.now else {})
+        self.settings.save(daemon=None, installed=None, pending={"invocation": self.engine.invocation} if pending and not restart.now else None)
         return self.result(restart, [])
 
     def run(self) -> dict[str, Any]:

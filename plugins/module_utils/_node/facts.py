@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """PRIVATE. Read the facts of one node for preflight, through `Node` and the readers of RoCE and memory.
 
-Reads only. `gather()` returns what the module preflight_info documents, but for `agent`, which the module adds (_checks/doctor.py).
+Reads only. `read()` returns what the module preflight_info documents, but for `agent` (_pair/session.py).
 Sizes are GiB (`_gib`) or bytes, times seconds since the epoch.
 A captured tree has recorded answers below cmd/: the file names are in RECORDED.
 """
@@ -23,11 +23,12 @@ from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue i
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import SECONDS, run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
-from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node, Runner, first_of_name
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric import facts as roce_facts
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import Capture
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import HostError, Node, Runner, no_commands
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric import problems as roce_facts
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import Capture, capture_of, find_ssh_connection
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import foreign_config
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import DesiredState
 from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api, memory, parse, transfer, tuning
-from ansible_collections.gb10.cluster.plugins.module_utils._node.memory import UmaError
 
 Record = dict[str, Any]
 
@@ -45,6 +46,10 @@ RECORDED: dict[str, list[str]] = {
     "iptables-forward.txt": ["iptables", "-S", "FORWARD"],
     "nft-table.txt": ["nft", "list", "table", "inet", "gb10_cluster"],
     "ip-neigh.json": ["ip", "-j", "neigh"],
+    "listening.txt": ["ss", "--no-header", "--tcp", "--listening", "--numeric", "--processes"],
+    "sleep-targets.txt": ["systemctl", "is-enabled", "sleep.target", "suspend.target"],
+    "sleep.conf": ["systemd-analyze", "cat-config", "systemd/sleep.conf"],
+    "logind.conf": ["systemd-analyze", "cat-config", "systemd/logind.conf"],
 }
 
 
@@ -64,6 +69,11 @@ def live_runner(find: Callable[[str], str | None]) -> Runner:
     return run
 
 
+def node_at(root: str, find: Callable[[str], str | None]) -> Node:
+    """Return the live node, or a captured tree, which runs no command."""
+    return Node(root, live_runner(find) if root == "/" else no_commands)
+
+
 def command(node: Node, name: str) -> tuple[int, str]:
     """Return (rc, output) of a command: recorded in a captured tree (rc 0), else run. rc 127: not installed."""
     recorded = node.read(f"/cmd/{name}")
@@ -77,17 +87,9 @@ def machine(node: Node, smi: Sequence[str]) -> Record:
     """Return product, vendor and processor, what identifies the machine as a GB10, and a hash of its machine ID."""
     names = ("product_name", "product_version", "product_family", "sys_vendor")  # Lenovo has the model in the version and the family
     product, version, family, vendor = ((node.read(f"/sys/class/dmi/id/{name}") or "").strip("\0 \n") for name in names)
-    pci = []
-    for name in node.listdir("/sys/bus/pci/devices"):
-        base = f"/sys/bus/pci/devices/{name}"
-        pci.append(((node.read(f"{base}/vendor") or "").strip(), (node.read(f"{base}/device") or "").strip()))
-    evidence = parse.gb10_evidence(
-        (product, version, family),
-        (node.read("/proc/device-tree/model") or "") + " " + (node.read("/proc/device-tree/compatible") or ""),
-        node.read("/etc/fastos-release") or "",
-        pci,
-        smi,
-    )
+    devices = (f"/sys/bus/pci/devices/{name}" for name in node.listdir("/sys/bus/pci/devices"))
+    pci = [":".join((node.read(f"{device}/{name}") or "").strip() for name in ("vendor", "device")) for device in devices]
+    evidence = parse.gb10_evidence((product, version, family), pci, smi)
     rc, text = command(node, "uname-m.txt")
     arch = text.strip() if rc == 0 else ""
     # A virtual machine may carry a Spark's name; a GB10 is aarch64.
@@ -110,7 +112,7 @@ def driver(node: Node) -> Record:
 
 def fabric(capture: Capture, addresses: Sequence[str], cidrs: Sequence[str], ssh: str | None, foreign: Sequence[Record], node: Node) -> Record:
     """Return the facts of the fabric that can be checked before it is set up."""
-    found = roce_facts.gather(capture, roce_facts.DesiredState(list(addresses), list(cidrs)), ssh, foreign)
+    found = roce_facts.gather(capture, DesiredState(list(addresses), list(cidrs)), ssh, foreign)
     interface = str(found["management"].get("interface") or "")
     base = f"/sys/class/net/{interface}"
     wireless = bool(interface) and (node.exists(f"{base}/wireless") or node.exists(f"{base}/phy80211") or interface.startswith("wl"))
@@ -157,7 +159,7 @@ def firmware(node: Node, capture: Capture, vendor: bool) -> dict[str, str]:
         text = (node.read(f"/sys/class/dmi/id/{name}") or "").strip()
         if text:
             found.setdefault(key, text)
-    versions = {text.strip() for path, text in capture.files.items() if re.fullmatch(r"sys/class/infiniband/[^/]+/fw_ver", path) and text.strip()}
+    versions = {text for hca in capture.hcas() for text in [capture.text(f"sys/class/infiniband/{hca}/fw_ver")] if text}
     if versions:
         found[parse.CX7] = ", ".join(sorted(versions))
     return found
@@ -240,25 +242,16 @@ def present_gib(node: Node, path: str) -> float:
 
 def listening(node: Node, ports: Sequence[int], containers: Sequence[Record]) -> list[Record]:
     """Return the listeners on `ports`: address, process and its container."""
-    found: dict[str, Record] = {}
-    for name in ("tcp", "tcp6"):
-        for entry in parse.listening_sockets(node.read(f"/proc/net/{name}")):
-            if entry["port"] in ports:
-                found[entry["inode"]] = entry
-    if not found:
-        return []
     ids = {str(entry["id"]): str(entry["name"]) for entry in containers if entry["id"]}
-    for pid in node.listdir("/proc"):
-        if not pid.isdigit():
-            continue
-        for number in node.listdir(f"/proc/{pid}/fd"):
-            match = re.fullmatch(r"socket:\[(\d+)\]", node.link(f"/proc/{pid}/fd/{number}") or "")
-            entry = found.get(match.group(1), {}) if match else {}
-            if entry and not entry.get("pid"):
-                entry["pid"] = int(pid)
-                entry["process"] = (node.read(f"/proc/{pid}/comm") or "").strip()
-                entry["container"] = parse.container_of(node.read(f"/proc/{pid}/cgroup") or "", ids)
-    return sorted(({key: value for key, value in entry.items() if key != "inode"} for entry in found.values()), key=lambda each: int(each["port"]))
+    found = []
+    for address, port, process, pid in re.findall(
+        r'(?m)^LISTEN +\d+ +\d+ +(\S+):(\d+) +\S+ *(?:users:\(\("(.*?)",pid=(\d+))?', command(node, "listening.txt")[1]
+    ):
+        entry: Record = {"port": int(port), "address": address if set(address) - set("[0.:]") else "*"}
+        if pid:
+            entry.update(pid=int(pid), process=process, container=parse.container_of(node.read(f"/proc/{pid}/cgroup") or "", ids))
+        found.append(entry)
+    return sorted((entry for entry in found if entry["port"] in ports), key=lambda entry: int(entry["port"]))
 
 
 def memlock(node: Node) -> Record:
@@ -267,14 +260,15 @@ def memlock(node: Node) -> Record:
     return parse.memlock(node.read(f"/proc/{pid}/limits"), node.read(f"/proc/{pid}/status")) if pid.isdigit() else parse.memlock(None, None)
 
 
-def gather(
-    node: Node,
-    capture: Capture,
-    ssh: str | None,
-    foreign: Sequence[Record],
-    options: Mapping[str, Any],
-) -> Record:
-    """Return the facts of one node. `options` as the module takes them."""
+def read(node: Node, find: Callable[[str], str | None], options: Mapping[str, Any]) -> Record:
+    """Return the facts of one node. `options` as the module takes them, `find` returns the path of a program."""
+    capture = capture_of(node.root, run_command, find)
+    found = gather(node, capture, find_ssh_connection(capture), foreign_config(capture), options)
+    return {**found, "reboot_reasons": parse.reboot_reasons(found)}
+
+
+def gather(node: Node, capture: Capture, ssh: str | None, foreign: Sequence[Record], options: Mapping[str, Any]) -> Record:
+    """Return the facts of one node, but for the reasons of a reboot."""
     now = time.time()
     if node.root != "/":
         now = float((node.read("/cmd/time.txt") or "0").strip() or 0)
@@ -283,7 +277,7 @@ def gather(
     container = memory.container_reason(node)
     try:
         figures = memory.report(node, memory.gather(node))
-    except UmaError as error:
+    except HostError as error:
         figures = {"error": str(error), "problems": []}
     rails = fabric(capture, options["fabric_addresses"], options["fabric_cidrs"], ssh, foreign, node)
     engine, containers = docker(node, options["docker_socket"], options["image"])
@@ -302,7 +296,7 @@ def gather(
             "cmdline": (node.read("/proc/cmdline") or "").strip(),
             "reboot_required": node.exists("/run/reboot-required") or node.exists("/var/run/reboot-required"),
             "reboot_packages": sorted(set((node.read("/run/reboot-required.pkgs") or "").split())),
-            "reboot_kho": "" if container else tuning.kho_pending(node),
+            "reboot_kho": "" if container else tuning.kho_pending(tuning.read_kho(node)),
         },
         "dgx": parse.dgx_release(node.read("/etc/dgx-release")),
         "driver": gpu,
@@ -327,7 +321,6 @@ def gather(
 
 
 _ACTIONS = ("suspend", "hibernate", "hybrid-sleep", "suspend-then-hibernate", "sleep")
-_FOLDERS = ("/etc/systemd", "/run/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd")
 _DCONF = "/etc/dconf/db"
 _GREETER = ("/etc/gdm3/greeter.dconf-defaults", "/etc/gdm/greeter.dconf-defaults")
 _OVERRIDES = "/usr/share/glib-2.0/schemas/*.gschema.override"
@@ -337,50 +330,17 @@ _GNOME = {"sleep-inactive-ac-type": "suspend", "sleep-inactive-ac-timeout": "900
 
 def reasons(node: Node, log: str) -> list[str]:
     """Return why a node may suspend by itself, each as a phrase; empty if it does not, or cannot. `log` is the kernel log of this boot."""
-    if _masked(node, "sleep.target"):
+    masked = "masked" in command(node, "sleep-targets.txt")[1].split()
+    if masked or parse.keys(command(node, "sleep.conf")[1]).get("AllowSuspend", "yes").lower() in ("no", "false", "off", "0"):
         return []
-    logind, may = _settings(node, "logind.conf"), _may(node, "suspend")
-    entries = sum(map(KERNEL_KINDS["suspend"].matches, log.splitlines())) if may else 0
+    entries, logind = sum(map(KERNEL_KINDS["suspend"].matches, log.splitlines())), parse.keys(command(node, "logind.conf")[1])
     found = [f"it has suspended {entries} time(s) since the boot"] if entries else []
-    if _may(node, logind.get("IdleAction", "ignore")):
+    if logind.get("IdleAction") in _ACTIONS:
         found.append(f"logind has IdleAction={logind['IdleAction']}")
     lid = logind.get("HandleLidSwitchExternalPower", logind.get("HandleLidSwitch", "suspend"))
-    if node.listdir("/proc/acpi/button/lid") and _may(node, lid):
+    if node.listdir("/proc/acpi/button/lid") and lid in _ACTIONS:
         found.append(f"the machine has a lid switch, and logind has HandleLidSwitch={lid}")
-    return found + (_gnome(node) if may else [])
-
-
-def _may(node: Node, action: str) -> bool:
-    """Return whether an action of logind or GNOME suspends the node."""
-    if action not in _ACTIONS or _masked(node, f"{action}.target"):
-        return False
-    return action != "suspend" or _settings(node, "sleep.conf").get("AllowSuspend", "yes").lower() not in ("no", "false", "off", "0")
-
-
-def _masked(node: Node, unit: str) -> bool:
-    """Return whether a unit is masked: a link to /dev/null, or an empty file."""
-    for folder in _FOLDERS:
-        path = f"{folder}/system/{unit}"
-        if (node.link(path) or "").endswith("/dev/null") or node.read(path) == "":
-            return True
-    return False
-
-
-def _settings(node: Node, name: str) -> dict[str, str]:
-    """Return the settings of a file of systemd and its drop-ins."""
-    main = next((path for path in (f"{folder}/{name}" for folder in _FOLDERS) if node.exists(path)), "")
-    folders = [f"{folder}/{name}.d" for folder in _FOLDERS]
-    drop_ins = first_of_name([path for folder in folders for path in node.glob(f"{folder}/*.conf")], folders, ".conf")
-    return _keys(node, [main, *drop_ins.values()])
-
-
-def _keys(node: Node, paths: list[str]) -> dict[str, str]:
-    """Return the keys of ini files, the last one counts. An empty value is the default."""
-    found: dict[str, str] = {}
-    for path in filter(None, paths):
-        for key, value in re.findall(r"^[ \t]*([\w-]+)[ \t]*=[ \t]*(.*?)[ \t]*$", node.read(path) or "", re.MULTILINE):
-            found[key] = value.strip("'\"").removeprefix("uint32 ")
-    return {key: value for key, value in found.items() if value}
+    return found + _gnome(node)
 
 
 def _gnome(node: Node) -> list[str]:
@@ -393,7 +353,7 @@ def _gnome(node: Node) -> list[str]:
     session = [path for path in node.glob(f"{_DCONF}/*.d/*") if "/gdm.d/" not in path]
     found = []
     for what, paths in (("the login screen of GNOME", [*system, *greeter]), ("GNOME", [*system, *session])):
-        keys = {**_GNOME, **_keys(node, paths)}
+        keys = {**_GNOME, **parse.keys("\n".join(node.read(path) or "" for path in paths))}
         if keys["sleep-inactive-ac-type"] in _ACTIONS and keys["sleep-inactive-ac-timeout"] != "0":
             kind, seconds = keys["sleep-inactive-ac-type"], keys["sleep-inactive-ac-timeout"]
             found.append(f"{what} suspends the node after {seconds} s without input (sleep-inactive-ac-type is {kind})")

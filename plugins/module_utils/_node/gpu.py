@@ -9,7 +9,6 @@ An engine that waits in a collective shows full utilization and draws little mor
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
@@ -100,17 +99,13 @@ class Gpu(NamedTuple):
 
     number: str
     persistence: str
-    sm_mhz: int | None
-    max_mhz: int | None
-
-
-def _whole(field: str) -> int | None:
-    return int(field) if re.fullmatch(r"[0-9]{1,6}", field) else None  # [N/A], [Not Supported]
+    sm_mhz: float | None
+    max_mhz: float | None
 
 
 def parse_gpus(text: str) -> list[Gpu]:
     """Return the GPUs in the output of nvidia-smi with QUERY. A message of the driver is not a GPU."""
-    return [Gpu(row[0], row[1], _whole(row[2]), _whole(row[3])) for row in rows(text, 4) if _whole(row[0]) is not None]
+    return [Gpu(row[0], row[1], _figure(row[2]), _figure(row[3])) for row in rows(text, 4) if row[0].isdigit()]
 
 
 class GpuClocks:
@@ -143,7 +138,7 @@ class GpuClocks:
                 return f"GPU {each.number} reports persistence mode Disabled after `nvidia-smi -pm 1`. Look at `journalctl -u nvidia-persistenced`."
             if self.cap and each.sm_mhz is not None and each.sm_mhz > self.cap + STEP_MHZ:
                 remedy = "Choose another value, or update the driver."
-                return f"GPU {each.number} runs at {each.sm_mhz} MHz after `nvidia-smi -lgc 0,{self.cap}`: the cap has no effect. {remedy}"
+                return f"GPU {each.number} runs at {each.sm_mhz:g} MHz after `nvidia-smi -lgc 0,{self.cap}`: the cap has no effect. {remedy}"
         return ""
 
     def systemctl(self, *words: str) -> bool:
@@ -168,30 +163,25 @@ class GpuClocks:
 
     def verify(self) -> str:
         """Read back until the driver is as the settings want it; return how it differs at the end, empty if it does not."""
-        wrong = ""
         for _read in range(READS):
-            wrong = self.differs(self.gpus())
-            if not wrong:
-                break
+            if not self.differs(self.gpus()):
+                return ""
             self.pause(READ_PAUSE)
-        return wrong
+        return self.differs(self.gpus())
 
     def present(self, gpus: Sequence[Gpu]) -> None:
         """Set both, and read them back. If the driver refuses one, all is as before."""
         self.edit.require_own(PATH)
         old, highest = self.node.read(PATH), min((each.max_mhz for each in gpus if each.max_mhz is not None), default=self.cap)
         if self.cap > highest:
-            raise HostError(f"gpu_max_clock_mhz is {self.cap}. This GPU supports at most {highest} MHz. Choose such a value. Nothing was changed.")
+            raise HostError(f"gpu_max_clock_mhz is {self.cap}. This GPU supports at most {highest:g} MHz. Choose such a value. Nothing was changed.")
         runs = all(self.systemctl(question, "--quiet", UNIT) for question in ("is-active", "is-enabled"))
         if old == self.unit and runs and not self.differs(gpus):
             return
         if old != self.unit:
             self.edit.changes.file(FileChange(PATH, old, self.unit), f"{PATH} written")
         self.edit.step(f"{UNIT} enabled and started")
-        try:
-            problem = "" if self.edit.check_mode else self.install(self.unit) or self.verify()
-        except HostError as error:  # nvidia-smi fails after the unit has set both
-            problem = str(error)
+        problem = "" if self.edit.check_mode else self.install(self.unit) or self.verify()
         if problem:
             self.install(old)
             raise HostError(problem)

@@ -1,23 +1,24 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Images: names, whether two nodes have the same one and what to do if not, inspection, the build and its log, the layer of mods."""
+"""Images: names, whether two nodes have the same one and what to do if not, inspection, what was imported, the build and its log, the layer of mods."""
 
 from __future__ import annotations
 
 import hashlib
-import http.client
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import shlex
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._core.redact import masked
 from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api
-from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_api import DEFAULT_SOCKET, message_of
+from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_api import DEFAULT_SOCKET
 
 # --- The form of the name of a container image.
 
@@ -29,9 +30,8 @@ PINNED = f"{EXPECTED}, or with @sha256: and 64 hexadecimal digits at its end"
 
 
 # --- Whether two nodes have the same image, and what to do if not.
-# An *info* is what the image_info module returns for a node: ``reference``, ``exists``, ``id``, ``repo_digests`` (``name@sha256:...``), ``layers`` (diff ids,
-# bottom first), ``fingerprint``, ``size`` (bytes), ``store`` (``classic`` or ``containerd``), ``architecture``, ``build`` (the hash of the build context,
-# from the image's label), ``free_bytes`` (at the engine's data), ``served`` (the fingerprint that this node's caches belong to, or "").
+# An *info* is what the image_info module returns for a node: ``reference``, ``exists``, ``id``, ``repo_digests`` (``name@sha256:...``), ``fingerprint``,
+# ``architecture``, ``build`` (the hash of the build context, from the image's label), ``free_bytes`` (at the engine's data).
 
 BUILD_LABEL = "gb10.cluster.build"
 GIB = 1 << 30
@@ -60,23 +60,9 @@ def digests(info: Mapping[str, Any]) -> set[str]:
     return {str(item).rsplit("@", 1)[-1] for item in info.get("repo_digests") or []}
 
 
-def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """Return what proves that two nodes have the same image (`repository digest`, `image id`, `content fingerprint`), or an empty string."""
-    return prove((one, other))[0]
-
-
-def prove(infos: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
-    """Return (kind, value) of the strongest proof that holds for all ranks; empty strings if none does."""
-    if not infos or not all(info.get("exists") for info in infos):
-        return "", ""
-    common = set.intersection(*(digests(info) for info in infos))
-    if common:
-        return "repository digest", sorted(common)[0]
-    for kind, key in (("image id", "id"), ("content fingerprint", "fingerprint")):
-        values = {str(info[key]) for info in infos}
-        if len(values) == 1:
-            return kind, values.pop()
-    return "", ""
+def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether two nodes have the same image. Equal ids and equal digests of one architecture mean equal fingerprints, but not the reverse."""
+    return bool(one.get("exists") and other.get("exists") and one["fingerprint"] == other["fingerprint"])
 
 
 def fits(info: Mapping[str, Any], digest: str, build: str, loaded: bool = False) -> bool:
@@ -92,26 +78,15 @@ def why_unequal(host: str, info: Mapping[str, Any], source: str, base: Mapping[s
     """Return one sentence on how a rank's image differs from the source's."""
     if not info.get("exists"):
         return f"{host} has no {base['reference']}"
-    if info["architecture"] != base["architecture"]:
-        return f"{host} has {info['reference']} for {info['architecture']}, {source} for {base['architecture']}"
-    differ = sum(1 for a, b in zip(info["layers"], base["layers"]) if a != b) + abs(len(info["layers"]) - len(base["layers"]))
-    what = f"{differ} of {len(base['layers'])} layers differ" if differ else "the layers are equal and the configuration differs"
-    return f"{host} has {info['id'][7:19]} under {info['reference']}, {source} has {base['id'][7:19]} ({what})"
-
-
-def _later_sends(hosts: Sequence[str], reference: str, rank: int, good: Sequence[bool], build: str) -> list[str]:
-    """Return by rank why it will receive the image from `rank`. A rank that has what is pulled keeps it. Two builds are never the same image."""
-    keep = [index == rank or (good[index] and not build) for index in range(len(hosts))]
-    return ["" if keep[index] else f"{host} gets {reference} from {hosts[rank]} when it is available there" for index, host in enumerate(hosts)]
+    mine, theirs = (f"{each['id'][7:19]} for {each['architecture']}" for each in (info, base))
+    return f"{host} has {mine} under {info['reference']}, {source} has {theirs}"
 
 
 def _unavailable(info: Mapping[str, Any], host: str, digest: str) -> str:
     """Return why a rank cannot get the image: it is neither there nor in a registry, and nothing is known to build it from."""
-    reference = info["reference"]
+    found = f"no rank has {info['reference']}, and according to the profile no registry has it"
     if info.get("exists") and digest:
-        found = f"{reference} on {host} is not the pinned {digest[:19]}"
-    else:
-        found = f"no rank has {reference}, and according to the profile no registry has it"
+        found = f"{info['reference']} on {host} is not the pinned {digest[:19]}"
     return f"{found}: load it on {host} (docker load), or set image_build_context to a folder with its Dockerfile"
 
 
@@ -143,70 +118,49 @@ def plan(
     :param pull: whether a registry has it; ``digest`` pins it; ``build`` is the hash of the build, empty when nothing can be built.
     :param loaded: whether an image without the label of a build is accepted in place of a build.
     :param size_gib: the published size of the image; it must be free where the image is pulled or built.
-    :returns: ``source``, ``source_rank``, ``obtain`` (by rank: ``pull``, ``build`` or ""), ``send`` (by rank why it receives the image, or ""; if the
-        source obtains the image first, an estimate: plan again after that), ``equal``, ``proof`` (kind, value), ``complaint`` (why nothing can be
-        done), ``why`` (sentences), ``changed`` (caches belong to another image).
+    :returns: ``source``, ``source_rank``, ``reference``, ``obtain`` (by rank: ``pull``, ``build`` or ""), ``send`` (by rank why it receives the image,
+        or ""; if the source obtains the image first, an estimate: plan again after that), ``equal``, ``fingerprint`` (of the source's image),
+        ``complaint`` (why nothing can be done), ``why`` (sentences).
     :raises ImageError: the source is not a host of the group.
     """
-    reference = str(infos[0]["reference"])
+    reference, ranks = str(infos[0]["reference"]), range(len(hosts))
     good = [fits(info, digest, build, loaded) for info in infos]
-    # An image that was saved and loaded has no digest. It counts if it is the same as one that has it.
-    for rank, info in enumerate(infos):
-        if not good[rank] and info.get("exists") and not build:
-            good[rank] = any(good[other] and same(infos[other], info) for other in range(len(infos)))
-    wanted = list(hosts).index(source) if source in hosts else -1
-    if source not in ("auto", "") and wanted < 0:
+    if not build:  # an image that was saved and loaded has no digest. It counts if it is the same as one that has it.
+        good = [good[rank] or any(good[other] and same(infos[other], infos[rank]) for other in ranks) for rank in ranks]
+    if source not in ("auto", "", *hosts):
         raise ImageError(f"image_source is {source}, which is not a host of this serving group: set one of {', '.join(hosts)}, or auto")
-    rank = wanted if wanted >= 0 else (good.index(True) if True in good else 0)
+    rank = list(hosts).index(source) if source in hosts else good.index(True) if True in good else 0
+    base = infos[rank]
     out: dict[str, Any] = {
-        "source": hosts[rank], "source_rank": rank, "obtain": [""] * len(hosts), "send": [""] * len(hosts), "equal": False, "proof": ["", ""],
-        "complaint": "", "why": [], "changed": False, "fingerprint": "", "reference": reference,
+        "source": hosts[rank], "source_rank": rank, "obtain": [""] * len(hosts), "send": [""] * len(hosts), "equal": False, "complaint": "", "why": [],
+        "fingerprint": "", "reference": reference,
     }  # fmt: skip
     if distribution == "pull":
-        lacking = [index for index, fine in enumerate(good) if not fine or (good[rank] and not same(infos[index], infos[rank]))]
+        lacking = [index for index in ranks if not good[index] or (good[rank] and not same(infos[index], base))]
         if lacking and not pull:
             out["complaint"] = f"image_distribution is pull, but according to the profile no registry has {reference}: set it to auto"
-        out["obtain"] = ["pull" if index in lacking and pull else "" for index in range(len(hosts))]
+        out["obtain"] = ["pull" if index in lacking and pull else "" for index in ranks]
     elif not good[rank]:
         if distribution == "send":
             out["complaint"] = f"no rank has the required {reference}, and image_distribution is send: load it on {hosts[rank]} (docker load), or set auto"
         elif build or pull:
             out["obtain"][rank] = "build" if build else "pull"
-            out["send"] = _later_sends(hosts, reference, rank, good, build)
+            # A rank that has what is pulled keeps it. Two builds are never the same image.
+            later = [index for index in ranks if index != rank and (build or not good[index])]
+            out["send"] = [f"{hosts[index]} gets {reference} from {hosts[rank]} when it is available there" if index in later else "" for index in ranks]
         else:
-            out["complaint"] = _unavailable(infos[rank], hosts[rank], digest)
+            out["complaint"] = _unavailable(base, hosts[rank], digest)
     out["complaint"] = out["complaint"] or _too_small(hosts, infos, out["obtain"], size_gib)
     if out["complaint"] or any(out["obtain"]):
         return out
-    base = infos[rank]
-    out["fingerprint"] = base["fingerprint"]
-    for index, host in enumerate(hosts):
-        if index != rank and not same(infos[index], base):
-            out["send"][index] = why_unequal(host, infos[index], hosts[rank], base)
+    out["send"] = ["" if index == rank or same(infos[index], base) else why_unequal(hosts[index], infos[index], hosts[rank], base) for index in ranks]
     out["why"] = [why for why in out["send"] if why]
-    out["proof"] = list(prove(infos))
-    out["equal"] = not any(out["send"]) and bool(out["proof"][0])
-    out["changed"] = any(info.get("served") and info["served"] != base["fingerprint"] for info in infos)
-    return out
+    return {**out, "equal": not out["why"], "fingerprint": base["fingerprint"]}
 
 
-def stale(imported: Sequence[Mapping[str, Any]], current: Iterable[str], keep: int) -> list[str]:
-    """Return the ids of imported images that are not kept: those after the newest `keep`, never a current one.
+# --- Images of a Docker Engine: inspect, record, remove.
 
-    :param imported: ``id`` and ``at`` (seconds since the epoch) of each; ``current``: ids that a serving group uses.
-    """
-    using = set(current)
-    newest = sorted(imported, key=lambda item: -float(item["at"]))
-    kept = [item for item in newest if item["id"] in using]
-    for item in newest:
-        if len(kept) < keep and item not in kept:
-            kept.append(item)
-    return [str(item["id"]) for item in newest if item not in kept]
-
-
-# --- Images of a Docker Engine over its socket: inspect, remove.
-
-PAUSE = 600.0  # seconds that the engine may be silent
+RECORD = "image"  # "imported": id, reference and time of each, oldest first
 
 
 def inspect_image(reference: str, socket_path: str = DEFAULT_SOCKET) -> dict[str, Any] | None:
@@ -214,18 +168,10 @@ def inspect_image(reference: str, socket_path: str = DEFAULT_SOCKET) -> dict[str
     return docker_api.look_up(f"/images/{quote(reference, safe='')}/json", socket_path)
 
 
-def engine(socket_path: str = DEFAULT_SOCKET) -> dict[str, Any]:
-    """Return the engine's `store` (classic or containerd), `root` (folder of its data), `version` and `driver`. Raises DockerError."""
-    info = docker_api.parsed(docker_api.get("/info", socket_path=socket_path), socket_path)
-    status = {str(row[0]): str(row[1]) for row in info.get("DriverStatus") or [] if len(row) > 1}
-    containerd = "containerd" in status.get("driver-type", "")
-    return {"store": "containerd" if containerd else "classic", "root": info["DockerRootDir"], "version": info["ServerVersion"], "driver": info["Driver"]}
-
-
 def info(reference: str, socket_path: str = DEFAULT_SOCKET) -> dict[str, Any]:
-    """Return an info as it is described above, without `served`. Raises DockerError."""
-    about = engine(socket_path)
-    table = os.statvfs(about["root"] if os.path.isdir(about["root"]) else "/")
+    """Return an info as it is described above. Raises DockerError."""
+    root = docker_api.parsed(docker_api.get("/info", socket_path=socket_path), socket_path)["DockerRootDir"]
+    table = os.statvfs(root if os.path.isdir(root) else "/")
     found = inspect_image(reference, socket_path) or {}
     labels = (found.get("Config") or {}).get("Labels") or {}
     return {
@@ -233,61 +179,65 @@ def info(reference: str, socket_path: str = DEFAULT_SOCKET) -> dict[str, Any]:
         "exists": bool(found),
         "id": str(found.get("Id") or ""),
         "repo_digests": sorted(found.get("RepoDigests") or []),
-        "layers": (found.get("RootFS") or {}).get("Layers") or [],
         "fingerprint": fingerprint_of(found) if found else "",
-        "size": int(found.get("Size") or 0),
         "architecture": "/".join(item for item in (found.get("Architecture"), found.get("Variant")) if item),
         "build": str(labels.get(BUILD_LABEL, "")),
-        "created": str(found.get("Created") or ""),
-        "store": about["store"],
-        "engine": about["version"],
-        "driver": about["driver"],
         "free_bytes": table.f_bavail * table.f_frsize,
     }
 
 
-def call(method: str, path: str, socket_path: str = DEFAULT_SOCKET) -> tuple[int, str]:
-    """Send a request without a body; return the status and the engine's message. Raises DockerError if it does not answer."""
-    connection = docker_api.connect(socket_path, PAUSE)
-    try:
-        connection.request(method, docker_api.api(socket_path) + path)
-        response = connection.getresponse()
-        body = bounded.reply(response)
-    except (OSError, http.client.HTTPException) as error:
-        raise docker_api.silence(error, socket_path, PAUSE) from error
-    finally:
-        connection.close()
-    return response.status, message_of(body)
+def record_import(node: Node, image: str, reference: str, keep: int) -> tuple[list[str], list[str]]:
+    """Record an image that has come to this node, and remove older ones; see remove_imported(). `keep` counts it; 0 keeps all."""
+    imported = [item for item in node.load_record(RECORD).get("imported", []) if item["id"] != image]
+    imported.append({"id": image, "reference": reference, "at": int(time.time())})
+    node.save_record(RECORD, {"imported": imported})
+    return remove_imported(node, keep) if keep > 0 else ([], [])
+
+
+def remove_imported(node: Node, keep: int = 0, check: bool = False) -> tuple[list[str], list[str]]:
+    """Remove imported images that no container uses, but the newest `keep`; return (ids, sentences on what stays). Raises DockerError, RecordError."""
+    imported = node.load_record(RECORD).get("imported", [])
+    gone = imported[: max(0, len(imported) - keep)]
+    users = {str(each.get("ImageID")): str((each.get("Names") or [each.get("Id")])[0]).lstrip("/") for each in docker_api.list_containers([])} if gone else {}
+    removed, left, kept = [], [], imported[len(gone) :]
+    for item in reversed(gone):
+        image, reason = inspect_image(item["id"]), ""
+        if image and item["id"] in users:
+            reason = f"the container {users[item['id']]} uses it"
+        elif image and not check:
+            rc, _out, err = node.run(["docker", "image", "rm", *(image.get("RepoTags") or [item["id"]])])
+            reason = (err.strip() or "docker image rm failed") if rc else ""
+        if reason:
+            left.append(f"{item['reference']} ({item['id'][7:19]}) stays: {reason}")
+            kept.insert(0, item)
+        elif image:
+            removed.append(item["id"])
+    if not check and kept != imported:
+        node.save_record(RECORD, {"imported": kept} if kept else {})
+    return removed, left
 
 
 # --- The build of an image as a docker command, its progress, and the end of the log of a build that failed.
 
-BUILD_LINES = 5  # of the end of a failed build
+BUILD_LINES = 8  # of the end of a failed build
 # BuildKit writes `#5 [2/9] RUN …` or `[base 2/9]`, the classic builder `Step 2/9 : RUN …`.
 _STEP = re.compile(r"^(?:#\d+ \[(?:[^\]\s]+ +)?|Step )(\d+)/(\d+)(?:\] | : )(.*)$", re.MULTILINE)
-# BuildKit runs steps at once, and repeats the one that failed.
-_FAILED = re.compile(r"^ > (?:\[(?:[^\]\s]+ +)?(\d+)/(\d+)\] )?(.*):$", re.MULTILINE)
 # What a builder adds: rules, an excerpt of the Dockerfile, the names of steps and of temporary containers.
 _NOISE = re.compile(
     r"-{3,}|Step \d+/| > |\s*\d+ \| |[\w./-]*:\d+$|Removing intermediate|Sending build context| ?---> |DEPRECATED|\s+(?:BuildKit is|environment-|Install the)"
 )
 
 
-def build_command(params: Mapping[str, Any], buildkit: bool) -> list[str]:
-    """Return the command that builds an image. One that fails leaves the image of this name as it is.
+def build_script(params: Mapping[str, Any]) -> str:
+    """Return the script that builds an image, with BuildKit if the node has it. One that fails leaves the image of this name as it is.
 
-    :param params: ``reference``, ``context`` (the folder with the Dockerfile), ``build_args``, ``label``.
+    :param params: ``reference``, ``path`` (the folder with the Dockerfile), ``build_args``, ``label``.
     """
-    argv = ["env", f"DOCKER_BUILDKIT={int(buildkit)}", "docker", "build", "--network", "host", *(["--progress", "plain"] if buildkit else [])]
+    argv = ["docker", "build", "--network", "host", "--label", f"{BUILD_LABEL}={params['label']}", "--tag", params["reference"]]
     for key, value in params["build_args"].items():
         argv += ["--build-arg", f"{key}={value}"]
-    return [*argv, "--label", f"{BUILD_LABEL}={params['label']}", "--tag", params["reference"], params["context"]]
-
-
-def build_step(log: str) -> str:
-    """Return the step that failed, else the last one that began, such as `step 2 of 9: RUN make`; empty before the first one."""
-    number, total, what = (_FAILED.findall(log) or _STEP.findall(log) or [("", "", "")])[-1]
-    return f"step {number} of {total}: {_clean(what, 80)}" if number else _clean(what, 80)
+    kit = "docker buildx version >/dev/null 2>&1 && export DOCKER_BUILDKIT=1 BUILDKIT_PROGRESS=plain || export DOCKER_BUILDKIT=0"
+    return f"{kit}\n{shlex.join([*argv, params['path']])}"
 
 
 def build_share(log: str) -> int | None:
@@ -302,11 +252,10 @@ def _clean(line: str, most: int = 240) -> str:
     return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 2 :]}"
 
 
-def explain_failure(log: str, reference: str) -> str:
-    """Return the step of a failed build, the last lines of its log, and the remedy."""
+def build_failure(log: str) -> str:
+    """Return the last lines of the log of a failed build, and the remedy."""
     lines = [_clean(line) for line in log.splitlines()[-400:] if line.strip() and not _NOISE.match(line)][-BUILD_LINES:] or ["no output"]
-    remedy = "Remedy: correct the Dockerfile of image.build, or the mod, and run again: finished steps are kept"
-    return "\n".join([f"building {reference} failed in {build_step(log) or 'its first step'}. The last lines of the build:", *lines, remedy])
+    return "\n".join([*lines, "Remedy: correct the Dockerfile of image.build, or the mod, and run again: finished steps are kept"])
 
 
 # --- The image layer of a profile's mods: its Dockerfile, and its name.

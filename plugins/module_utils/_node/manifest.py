@@ -6,12 +6,11 @@
 A *manifest* is a mapping that :mod:`model_folder` reads from a node. Paths are relative to the model's folder, with ``/``:
 
 - ``path``, ``exists``, ``layout`` (``hub`` or ``directory``), ``commit`` (hub: the selected snapshot, or "");
-- ``files``: path -> ``{"size": bytes, "sha256": hex, "mtime_ns": int}``; ``links``: path -> target as written;
+- ``files``: path -> ``{"size": bytes, "sha256": hex}``; ``links``: path -> target as written;
 - ``selected``: the paths (files and links) that the engine reads; the rest is other revisions and caches;
 - ``missing`` (shards of the index that are not in the folder), ``incomplete`` (unfinished downloads), ``damaged`` (files with another content than
-  the hub promises), ``problems`` (sentences);
-- ``agreed``: path -> ``[size, sha256, mtime_ns]`` of all ranks after the last run; ``copied``: paths that an earlier run copied;
-- ``staged``: path -> bytes that an interrupted copy has written; ``free_bytes`` on the file system of the folder.
+  the hub promises, or than before although size, times and inode are the same), ``problems`` (sentences);
+- ``copied``: paths that an earlier run copied; ``staged``: path -> bytes that an interrupted copy has written; ``free_bytes`` on the file system.
 """
 
 from __future__ import annotations
@@ -34,8 +33,6 @@ GIB = 1024**3
 SHA256 = re.compile(r"[0-9a-f]{64}")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 CODE = (".py", ".json")
-MAX_PATH = 2048  # bytes of a path below the model's folder
-MAX_NAME = 255  # bytes, of Linux
 
 
 class ManifestError(ValueError):
@@ -57,78 +54,13 @@ def human(count: float) -> str:
     return f"{int(count)} bytes"
 
 
-def _unfit(text: str) -> str:
-    """Return what is wrong with the characters of a path or of a link's target, or an empty string."""
+def name_problem(path: str) -> str:
+    """Return why a path cannot be copied and shown, or an empty string."""
     try:
-        sizes = [len(part.encode("utf-8")) for part in text.split("/")]
+        path.encode()
     except UnicodeEncodeError:
         return "has a name that is not UTF-8"
-    if printable(text) != text or "\n" in text or "\t" in text:
-        return "has a control character in its name"
-    return "has a name that is too long" if max(sizes) > MAX_NAME or sum(sizes) + len(sizes) > MAX_PATH else ""
-
-
-def check_path(path: str) -> str:
-    """Return why a relative path must not be written to a node, or an empty string."""
-    if not path or path.startswith("/") or posixpath.normpath(path) != path or path.split("/")[0] in ("..", "."):
-        return "leads out of the model's folder"
-    return _unfit(path)
-
-
-def landing(path: str, links: Mapping[str, str]) -> str:
-    """Return the path that a path leads to through these links, `.` for the model's folder; empty if it leads out of it, or in a circle."""
-    todo, followed = path.split("/")[::-1], 0
-    at: list[str] = []
-    while todo:
-        part = todo.pop()
-        if part == ".." and not at:
-            return ""
-        if part == "..":
-            at.pop()
-        elif part not in ("", "."):
-            target = links.get("/".join([*at, part]))
-            followed += target is not None
-            if followed > 40 or (target or "").startswith("/"):  # as Linux
-                return ""
-            if target is None:
-                at.append(part)
-            else:
-                todo += target.split("/")[::-1]
-    return "/".join(at) or "."
-
-
-def check_link(path: str, target: str, links: Mapping[str, str] | None = None) -> str:
-    """Return why a link must not be copied, or an empty string: it has to stay inside the model's folder, also through the other `links`."""
-    bad = check_path(path)
-    if bad:
-        return bad
-    if not target or _unfit(target):
-        return f"is a link whose target {_unfit(target) if target else 'is empty'}"
-    return "" if landing(path, {**(links or {}), path: target}) else f"is a link to {target}, outside the model's folder, or in a circle"
-
-
-def check_tree(files: Iterable[str], links: Mapping[str, str]) -> None:
-    """Check that files and links can be in one folder, and that no link leads out of it. Raises ManifestError."""
-    names = [*files, *links]
-    taken = set(names)
-    for path in names:
-        parents = [path[:index] for index, char in enumerate(path) if char == "/"]
-        above = next((each for each in parents if each in taken), "")
-        if above:
-            raise ManifestError(f"{path} is below {above}, which is a file or a link: nothing was copied")
-    if len(taken) != len(names):
-        raise ManifestError("a path is a file and a link at the same time: nothing was copied")
-    for path, target in links.items():
-        bad = check_link(path, target, links)
-        if bad:
-            raise ManifestError(f"{path} {bad}: nothing was copied")
-
-
-def check_name(path: str) -> None:
-    """Check a path that a container could have named. Raises ManifestError."""
-    bad = check_path(path)
-    if bad:
-        raise ManifestError(f"{path!r} {bad}: nothing was copied")
+    return "has a control character in its name" if printable(path) != path or "\n" in path or "\t" in path else ""
 
 
 def ignored(path: str) -> bool:
@@ -206,7 +138,7 @@ def complaints(manifest: Mapping[str, Any]) -> list[str]:
     if manifest["incomplete"]:
         found.append(f"a download has not finished: {listing(manifest['incomplete'])}")
     if manifest["damaged"]:
-        found.append(f"the content differs from the hub's: {listing(manifest['damaged'])}")
+        found.append(f"damaged, with another content than on the hub or before: {listing(manifest['damaged'])}")
     if not found and not any(path.endswith(WEIGHTS) for path in manifest["selected"]):
         found.append(f"{manifest['path']} has no weights file ({', '.join('*' + end for end in WEIGHTS)})")
     return found
@@ -240,9 +172,9 @@ def code_proof(files: Mapping[str, Mapping[str, Any]], links: Mapping[str, str])
 # --- what each rank lacks ---------------------------------------------------------------------------------------------------------
 
 
-def space_problem(path: str, fetch: Iterable[Mapping[str, Any]], staged: Mapping[str, int], free: int, reserve: int) -> str:
+def space_problem(path: str, fetch: Mapping[str, int], staged: Mapping[str, int], free: int, reserve: int) -> str:
     """Return why files do not fit on the file system of a path, or an empty string. What an interrupted copy has written needs no space."""
-    need = sum(max(0, int(item["size"]) - int(staged.get(str(item["path"]), 0))) for item in fetch)
+    need = sum(max(0, size - int(staged.get(name, 0))) for name, size in fetch.items())
     if not need or need + reserve <= free:
         return ""
     return (
@@ -251,41 +183,14 @@ def space_problem(path: str, fetch: Iterable[Mapping[str, Any]], staged: Mapping
     )
 
 
-def _damaged_since(manifests: Sequence[Mapping[str, Any]], rank: int) -> tuple[list[str], list[str]]:
-    """Return (shards of a rank that were damaged since all ranks agreed, shards that are a new version).
-
-    A shard with another content and the same size, of which another rank has the agreed content, is damaged if its mtime is the old one or if
-    less than half of the shards changed. Otherwise it is a new version of the model.
-    """
-    agreed: dict[str, Any] = {}
-    for manifest in [manifests[rank], *manifests]:
-        agreed = {**manifest["agreed"], **agreed}
-    files = manifests[rank]["files"]
-    shards = [path for path in manifests[rank]["selected"] if path in files and path.endswith(WEIGHTS)]
-    suspects = {}  # path -> whether the mtime is unchanged
-    for path in shards:
-        now, then = files[path], agreed.get(path)
-        if then and now["sha256"] != then[1] and now["size"] == then[0] and any(m["files"].get(path, {}).get("sha256") == then[1] for m in manifests):
-            suspects[path] = now["mtime_ns"] == then[2]
-    many = len(suspects) * 2 >= len(shards)
-    damaged = [path for path, same_time in suspects.items() if same_time or not many]
-    return damaged, [path for path in suspects if path not in damaged]
-
-
 def choose_source(hosts: Sequence[str], manifests: Sequence[Mapping[str, Any]], wanted: str = "auto") -> int:
-    """Return the rank whose files the others get: the user's choice, the first complete one, or the one with most bytes. Raises ManifestError.
-
-    A complete rank that was damaged since all ranks agreed is the last one of these.
-    """
+    """Return the rank whose files the others get: the user's choice, the first complete one, or the one with most bytes. Raises ManifestError."""
     if wanted not in ("auto", ""):
         if wanted not in hosts:
             raise ManifestError(f"weights_source is {wanted}, which is not a host of this serving group: set one of {', '.join(hosts)}, or auto")
         return list(hosts).index(wanted)
-    whole = [rank for rank, manifest in enumerate(manifests) if complete(manifest)]
-    if whole:
-        return next((rank for rank in whole if not _damaged_since(manifests, rank)[0]), whole[0])
     sizes = [sum(int(m["files"][p]["size"]) for p in m["selected"] if p in m["files"]) if m.get("exists") else -1 for m in manifests]
-    return sizes.index(max(sizes))
+    return next((rank for rank, manifest in enumerate(manifests) if complete(manifest)), sizes.index(max(sizes)))
 
 
 def plan(hosts: Sequence[str], manifests: Sequence[Mapping[str, Any]], source: str = "auto", reserves: Sequence[int] = ()) -> dict[str, Any]:
@@ -294,101 +199,64 @@ def plan(hosts: Sequence[str], manifests: Sequence[Mapping[str, Any]], source: s
     :param hosts: names by rank; ``manifests``: one for each.
     :param reserves: bytes that must stay free on the disk of each rank after the copy; empty for none.
     :returns: ``source`` (host), ``source_rank``, ``usable`` (false: the source has to download first), ``complaints`` (why), ``equal``, ``bytes``
-        and ``files`` (of the whole model), ``proof``, ``commit`` (of the hub, or ""), ``code`` (see code_proof),
-        ``expected`` (path -> size, sha256, mtime_ns), ``links``, ``ranks`` (for each rank:
-        ``host``, ``fetch`` (a list of ``path``, ``size``, ``sha256``, ``mtime_ns``), ``links``, ``remove``, ``bytes``, ``why``,
-        ``recorded`` (whether this rank has recorded exactly this)),
-        ``awaits`` (for each rank whether it will fetch what the source downloads first;
-        false if the plan is usable), ``reserves``, ``refusals`` (sentences: too little space, files of another model, a damaged source) and ``notes``.
+        and ``files`` (of the whole model), ``proof``, ``commit`` (of the hub, or ""), ``code`` (see code_proof), ``ranks`` (for each rank:
+        ``host``, ``fetch`` (bytes by path; 0 for a link), ``new`` (the fetched paths that it has not), ``remove``, ``bytes``, ``why``),
+        ``awaits`` (for each rank whether it will fetch what the source downloads first; false if the plan is usable), ``reserves``,
+        ``refusals`` (sentences: too little space, files of another model).
     :raises ManifestError: the source is not a host of the group.
     """
     base_rank = choose_source(hosts, manifests, source)
     base = manifests[base_rank]
     out: dict[str, Any] = {
-        "source": hosts[base_rank], "source_rank": base_rank, "usable": False, "complaints": [], "equal": False, "bytes": 0, "files": 0, "proof": "",
-        "commit": "", "code": "",
-        "expected": {}, "links": {}, "ranks": [],
-        "awaits": [rank != base_rank and not complete(each) for rank, each in enumerate(manifests)], "refusals": [], "notes": [],
-        "reserves": list(reserves) or [0 for _each in hosts],
+        "source": hosts[base_rank], "source_rank": base_rank, "usable": False, "complaints": complaints(base), "equal": False, "bytes": 0, "files": 0,
+        "proof": "", "commit": "", "code": "", "ranks": [], "awaits": [rank != base_rank and not complete(each) for rank, each in enumerate(manifests)],
+        "refusals": [], "reserves": list(reserves) or [0 for _each in hosts],
     }  # fmt: skip
-    out["complaints"] = complaints(base)
     if out["complaints"]:
         return out
-    desired = {path: base["files"][path] for path in base["selected"] if path in base["files"]}
+    files = {path: base["files"][path] for path in base["selected"] if path in base["files"]}
     links = {path: base["links"][path] for path in base["selected"] if path in base["links"]}
-    check_tree(desired, links)
-    damaged, new = _damaged_since(manifests, base_rank)
-    if damaged:
-        lost = f"{out['source']} has another content of {listing(damaged)} than all ranks agreed on"
-        out["refusals"].append(f"{lost}: replace these files{'' if source in ('auto', '') else ', or set weights_source to auto'}")
-    if new:
-        out["notes"].append(f"{listing(new)}: the content has changed since the last run and is used as a new version")
     out.update(
         usable=True,
         awaits=[False for _each in hosts],
-        expected={path: {key: entry[key] for key in ("size", "sha256", "mtime_ns")} for path, entry in desired.items()},
-        links=links,
-        bytes=sum(int(entry["size"]) for entry in desired.values()),
-        files=len(desired),
-        proof=proof(desired, links, [*desired, *links]),
+        bytes=sum(int(entry["size"]) for entry in files.values()),
+        files=len(files),
+        proof=proof(files, links, [*files, *links]),
         commit=str(base.get("commit")) if COMMIT.fullmatch(str(base.get("commit"))) else "",
-        code=code_proof(desired, links),
+        code=code_proof(files, links),
+        ranks=[_rank_plan(host, manifest, files, links) for host, manifest in zip(hosts, manifests)],
     )
-    for rank, host in enumerate(hosts):
-        out["ranks"].append(_rank_plan(rank, host, manifests[rank], out))
-    out["equal"] = not any(item["fetch"] or item["links"] or item["remove"] for item in out["ranks"]) and not out["refusals"]
+    for rank, manifest, reserve in zip(out["ranks"], manifests, out["reserves"]):
+        unknown = rank.pop("unknown")
+        if unknown:
+            out["refusals"].append(
+                f"{rank['host']} has {listing(unknown)} in {manifest['path']}, which {out['source']} has not, so the ranks would load different "
+                f"things: move it away on {rank['host']}, or put it on {out['source']} too"
+            )
+        problem = space_problem(manifest["path"], rank["fetch"], manifest["staged"], manifest["free_bytes"], reserve)
+        if problem:
+            out["refusals"].append(f"{rank['host']} has {problem}")
+    out["equal"] = not any(item["fetch"] or item["remove"] for item in out["ranks"]) and not out["refusals"]
     return out
 
 
-def _rank_plan(rank: int, host: str, manifest: Mapping[str, Any], out: dict[str, Any]) -> dict[str, Any]:
-    """Return the entry of one rank in `ranks`, and add to `refusals`."""
-    fetch, why = [], []
-    for path, entry in sorted(out["expected"].items()):
-        mine = manifest["files"].get(path)
-        if mine is not None and mine["sha256"] == entry["sha256"]:
-            continue
-        if mine is not None:
-            why.append(f"{path} {_other_content(mine, entry)}")
-        fetch.append({**entry, "path": path})
-    loaded = [path for path in manifest["selected"] if path.endswith(LOADED) and path not in out["expected"] and path not in out["links"]]
+def _rank_plan(host: str, manifest: Mapping[str, Any], files: Mapping[str, Mapping[str, Any]], links: Mapping[str, str]) -> dict[str, Any]:
+    """Return the entry of one rank in `ranks`."""
+    mine = manifest["files"]
+    differ = [path for path, entry in files.items() if path in mine and mine[path]["sha256"] != entry["sha256"]]
+    fetch = {path: int(entry["size"]) for path, entry in files.items() if path in differ or path not in mine}
+    fetch.update({path: 0 for path, target in links.items() if manifest["links"].get(path) != target})
+    loaded = [path for path in manifest["selected"] if path.endswith(LOADED) and path not in files and path not in links]
     extra = sorted(loaded) if manifest["layout"] == "directory" else []
-    unknown = [path for path in extra if path not in manifest["copied"]]
-    if unknown:
-        out["refusals"].append(
-            f"{host} has {listing(unknown)} in {manifest['path']}, which {out['source']} has not, so the ranks would load different things: "
-            f"move it away on {host}, or put it on {out['source']} too"
-        )
-    problem = space_problem(manifest["path"], fetch, manifest["staged"], manifest["free_bytes"], out["reserves"][rank])
-    if problem:
-        out["refusals"].append(f"{host} has {problem}")
     return {
         "host": host,
         "fetch": fetch,
-        "links": {path: target for path, target in out["links"].items() if manifest["links"].get(path) != target},
-        "remove": [path for path in extra if path not in unknown],
-        "bytes": sum(int(item["size"]) for item in fetch),
-        "why": why,
-        "recorded": manifest["agreed"] == {path: [entry["size"], entry["sha256"], entry["mtime_ns"]] for path, entry in out["expected"].items()},
+        "new": [path for path in fetch if path not in mine and path not in manifest["links"]],
+        "remove": [path for path in extra if path in manifest["copied"]],
+        "unknown": [path for path in extra if path not in manifest["copied"]],
+        "bytes": sum(fetch.values()),
+        "why": [f"{path} has another content (SHA-256 {mine[path]['sha256'][:12]} instead of {files[path]['sha256'][:12]})" for path in differ],
     }
-
-
-def _other_content(mine: Mapping[str, Any], expected: Mapping[str, Any]) -> str:
-    return f"has another content (SHA-256 {str(mine['sha256'])[:12]} instead of {str(expected['sha256'])[:12]})"
-
-
-def compare(manifest: Mapping[str, Any], expected: Mapping[str, Mapping[str, Any]], links: Mapping[str, str]) -> list[str]:
-    """Return how a rank's files differ from the expected ones, one sentence each."""
-    found = []
-    for path, entry in sorted(expected.items()):
-        mine = manifest["files"].get(path)
-        if mine is None:
-            found.append(f"{path} is missing")
-        elif mine["sha256"] != entry["sha256"]:
-            found.append(f"{path} {_other_content(mine, entry)}")
-    for path, target in sorted(links.items()):
-        if manifest["links"].get(path) != target:
-            found.append(f"{path} is a link to {manifest['links'].get(path)} instead of {target}")
-    return found
 
 
 def plans(

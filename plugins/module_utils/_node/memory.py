@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._core.finding import Finding, found
-from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import HostError, Node
 
 GIB_KB = 1024 * 1024
 
@@ -68,23 +68,13 @@ class Swap(NamedTuple):
     kind: str
     size_kb: int
     used_kb: int
-    priority: int
-
-
-class UmaError(ValueError):
-    """/proc/meminfo is not valid. The message is for the user."""
 
 
 def parse_meminfo(text: str | None) -> dict[str, int]:
-    """Return /proc/meminfo in KiB (counts without a unit stay as they are). A captured `GiB` is converted. Raises UmaError."""
-    found: dict[str, int] = {}
-    for line in (text or "").splitlines():
-        match = re.match(r"([A-Za-z]\w*(?:\(\w+\))?):\s+(\d+(?:\.\d+)?)\s*(kB|[MG]iB)?", line)
-        if match:
-            scale = {"MiB": 1024, "GiB": GIB_KB}.get(match.group(3) or "", 1)
-            found.setdefault(match.group(1), int(float(match.group(2)) * scale))
-    if "MemTotal" not in found and "MemFree" not in found:
-        raise UmaError("/proc/meminfo is not valid: it has neither MemTotal nor MemFree")
+    """Return /proc/meminfo in KiB (counts without a unit stay as they are). Raises HostError."""
+    found = {name: int(figure) for name, figure in re.findall(r"(?m)^([A-Za-z]\w*(?:\(\w+\))?):\s+(\d+)", text or "")}
+    if "MemFree" not in found:
+        raise HostError("/proc/meminfo is not valid: it does not have MemFree")
     return found
 
 
@@ -105,32 +95,14 @@ def parse_zoneinfo(text: str | None, page_kb: int) -> list[Zone]:
 
 def parse_buddyinfo(text: str | None) -> list[Buddy]:
     """Return the rows of /proc/buddyinfo."""
-    rows: list[Buddy] = []
-    for line in (text or "").splitlines():
-        match = re.match(r"Node (\d+), zone\s+(\S+)\s+([\d\s]+)$", line)
-        if match:
-            rows.append(Buddy(int(match.group(1)), match.group(2), tuple(int(word) for word in match.group(3).split())))
-    return rows
+    rows = re.findall(r"(?m)^Node (\d+), zone +(\S+)((?: +\d+)+) *$", text or "")
+    return [Buddy(int(node), zone, tuple(map(int, blocks.split()))) for node, zone, blocks in rows]
 
 
 def parse_swaps(text: str | None) -> list[Swap]:
     """Return the active swap devices of /proc/swaps."""
-    rows: list[Swap] = []
-    for line in (text or "").splitlines():
-        words = line.split()
-        if len(words) >= 5 and all(re.fullmatch(r"-?[0-9]+", word) for word in words[2:5]):
-            device = words[0].replace("\\040", " ")
-            rows.append(Swap(device, words[1], int(words[2]), int(words[3]), int(words[4])))
-    return rows
-
-
-def page_size_kb(meminfo: Mapping[str, int], zoneinfo: str | None) -> int:
-    """Return the page size with which the zones of a capture add up to MemTotal; 4 KiB if it is unknown."""
-    pages = sum(zone.managed_kb for zone in parse_zoneinfo(zoneinfo, 1))
-    if not pages or not meminfo.get("MemTotal"):
-        return 4
-    ratio = meminfo["MemTotal"] / pages
-    return min((4, 16, 64), key=lambda size: abs(size - ratio))
+    rows = re.findall(r"(?m)^(\S+)(?: \(deleted\))?\s+(\w+)\s+(\d+)\s+(\d+)\s+-?\d+ *$", text or "")
+    return [Swap(device.replace("\\040", " "), kind, int(size), int(used)) for device, kind, size, used in rows]
 
 
 def node_class(total_kb: int) -> str:
@@ -160,7 +132,7 @@ def available_kb(meminfo: Mapping[str, int], zones: Sequence[Zone]) -> int:
     reserve = sum(min(zone.managed_kb, max(0, zone.high_kb - zone.boost_kb) + zone.reserve_kb) for zone in zones)
     low = sum(zone.low_kb for zone in zones)
     cache = meminfo.get("Active(file)", 0) + meminfo.get("Inactive(file)", 0)
-    slab = meminfo.get("KReclaimable", meminfo.get("SReclaimable", 0))
+    slab = meminfo.get("KReclaimable", 0)
     available = meminfo.get("MemFree", 0) - reserve
     available += cache - min(cache // 2, low)
     available += slab - min(slab // 2, low)
@@ -192,7 +164,7 @@ def unaccounted_kb(meminfo: Mapping[str, int]) -> int:
         "Cached",
         "SwapCached",
         "AnonPages",
-        "KReclaimable" if "KReclaimable" in meminfo else "SReclaimable",
+        "KReclaimable",
         "SUnreclaim",
         "KernelStack",
         "PageTables",
@@ -200,21 +172,18 @@ def unaccounted_kb(meminfo: Mapping[str, int]) -> int:
         "Percpu",
         "VmallocUsed",
         "Zswap",
+        "Hugetlb",
     )
-    huge = meminfo.get("Hugetlb", meminfo.get("HugePages_Total", 0) * meminfo.get("Hugepagesize", 0))  # the sum is not printed by kernels before 4.19
-    return max(0, meminfo.get("MemTotal", 0) - huge - sum(meminfo.get(name, 0) for name in names))
+    return max(0, meminfo.get("MemTotal", 0) - sum(meminfo.get(name, 0) for name in names))
 
 
-def fragmentation(rows: Sequence[Buddy], zones: Sequence[Zone], page_kb: int) -> dict[str, Any]:
-    """Return free memory and large free blocks of the zone with most of the memory, which is Normal on a GB10."""
-    sizes = {(zone.node, zone.name): zone.managed_kb for zone in zones}
-    row = max(rows, key=lambda row: (sizes.get((row.node, row.zone), 0), row.zone == "Normal"), default=Buddy(0, "", ()))
+def fragmentation(rows: Sequence[Buddy], page_kb: int) -> dict[str, Any]:
+    """Return free memory and large free blocks of the zone with most free memory, which is Normal on an idle GB10."""
+    row = max(rows, key=lambda row: sum(count << order for order, count in enumerate(row.blocks)), default=Buddy(0, "", ()))
     blocks = [(page_kb << order, count) for order, count in enumerate(row.blocks)]
     return {
         "zone": row.zone or None,
         "free_kb": sum(size * count for size, count in blocks),
-        "blocks": list(row.blocks),
-        "blocks_1mib": sum(count for size, count in blocks if size >= 1024),
         "blocks_4mib": sum(count for size, count in blocks if size >= LARGE_BLOCK_KB),
         "largest_kb": max((size for size, count in blocks if count), default=0),
     }
@@ -374,13 +343,8 @@ def container_reason(node: Node) -> str:
     named = (node.read("/run/systemd/container") or "").strip()
     if named:
         return named
-    for path, name in (("/.dockerenv", "docker"), ("/run/.containerenv", "podman")):
-        if node.exists(path):
-            return name
-    environ = node.read("/proc/1/environ") or ""
-    match = re.search(r"(?:^|\0)container=([^\0]+)", environ)
-    if match:
-        return match.group(1)
+    if node.exists("/.dockerenv"):
+        return "docker"
     rc, out, _err = node.run(["systemd-detect-virt", "--container"])
     return out.strip() if rc == 0 and out.strip() not in ("", "none") else ""
 
@@ -400,25 +364,17 @@ def gpu_users(node: Node) -> list[str]:
 
 
 def gather(node: Node) -> Facts:
-    """Read all facts. Raises UmaError."""
+    """Read all facts. Raises HostError."""
     meminfo = parse_meminfo(node.read("/proc/meminfo"))
-    zoneinfo = node.read("/proc/zoneinfo")
-    page_kb = node.page_kb() or page_size_kb(meminfo, zoneinfo)
-    zones = parse_zoneinfo(zoneinfo, page_kb)
-    if "MemFree" in meminfo:  # old kernels do not print MemAvailable
-        meminfo.setdefault("MemAvailable", available_kb(meminfo, zones))
-    vm: dict[str, int] = {}
-    for key in VM_KEYS:
-        text = (node.read(f"/proc/sys/vm/{key}") or "").strip()
-        if text.isdigit():
-            vm[key] = int(text)
+    page_kb = node.page_kb() or 4
+    vm = {key: (node.read(f"/proc/sys/vm/{key}") or "").strip() for key in VM_KEYS}
     return Facts(
         meminfo,
         page_kb,
-        zones,
+        parse_zoneinfo(node.read("/proc/zoneinfo"), page_kb),
         parse_buddyinfo(node.read("/proc/buddyinfo")),
         parse_swaps(node.read("/proc/swaps")),
-        vm,
+        {key: int(text) for key, text in vm.items() if text.isdigit()},
         gpu_users(node),
         container_reason(node),
     )
@@ -427,7 +383,7 @@ def gather(node: Node) -> Facts:
 def report(node: Node, facts: Facts) -> dict[str, Any]:
     """Return the sizes in KiB, what uses the GPU, large free blocks, CMA, and the problems."""
     meminfo = facts.meminfo
-    fragments = fragmentation(facts.buddies, facts.zones, facts.page_kb)
+    fragments = fragmentation(facts.buddies, facts.page_kb)
     crash = (node.read("/sys/kernel/kexec_crash_size") or "").strip()
     kernel = (node.read("/proc/sys/kernel/osrelease") or "").strip()
     command_line = (node.read("/proc/cmdline") or "").strip()
@@ -442,7 +398,6 @@ def report(node: Node, facts: Facts) -> dict[str, Any]:
         "total_kb": meminfo.get("MemTotal", 0),
         "free_kb": meminfo.get("MemFree", 0),
         "available_kb": meminfo.get("MemAvailable", 0),
-        "size_class": node_class(meminfo.get("MemTotal", 0)),
         "gpu_users": facts.gpu_users,
         "fragmentation": fragments,
         "cma": {"total_kb": meminfo.get("CmaTotal", 0), "free_kb": meminfo.get("CmaFree", 0)},
@@ -484,7 +439,7 @@ def held_by(node: Node) -> str:
     """Return what holds the memory of a node as a list with figures; empty if /proc/meminfo is not valid."""
     try:
         meminfo = parse_meminfo(node.read("/proc/meminfo"))
-    except UmaError:
+    except HostError:
         return ""
     cache = meminfo.get("Cached", 0) + meminfo.get("Buffers", 0) - meminfo.get("Shmem", 0)
     rows = [(meminfo.get("MemFree", 0), "MemFree"), (max(0, cache), "page cache"), (meminfo.get("Shmem", 0), "shared memory")]

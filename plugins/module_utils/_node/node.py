@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import Run, run_command
-from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node, RecordError
 from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api, gpu, images, manifest
 from ansible_collections.gb10.cluster.plugins.module_utils._node import images as layers_engine
@@ -100,18 +99,14 @@ SMI_SECONDS = 5.0  # a driver in trouble never answers
 
 def read_json(path: str) -> dict[str, Any]:
     """Return a JSON file's mapping; an absent or broken one reads as empty."""
-    try:
-        data = loads(bounded.text(path, errors="strict"))
-    except (OSError, ValueError):
-        return {}
-    return data if isinstance(data, dict) else {}
+    return Node("/").mapping(path)
 
 
 def text_of(path: str) -> str:
     """Return the content of a small file; empty if it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as handle:
-            return handle.read(8192)
+            return handle.read(1 << 16)
     except OSError:
         return ""
 

@@ -17,14 +17,13 @@ import re
 import signal
 import time
 from collections.abc import Callable
-from typing import Any
 
 PAUSE = 1.0  # between two compactions, and after a drop that has freed little: the memory is not cache, and walking it takes CPU
 LITTLE_KB = 64 * 1024
 
 
 class Guard:
-    """`step` checks once and acts, `run` checks until its time is over or a signal stops it."""
+    """`step` checks once and acts, `run` checks until its time is over or a signal stops it. `receipt` counts what it has done."""
 
     def __init__(self, floor_kb: int, proc: str = "/proc", clock: Callable[[], float] = time.monotonic) -> None:
         """Open the files. Raises OSError."""
@@ -34,11 +33,7 @@ class Guard:
         self.drop = os.open(os.path.join(proc, "sys/vm/drop_caches"), os.O_WRONLY)
         self.compact = os.open(os.path.join(proc, "sys/vm/compact_memory"), os.O_WRONLY)
         self.stopped = ""
-        self.looks = 0
-        self.drops = 0
-        self.errors = 0
-        self.lowest_kb = -1
-        self.freed_kb = 0
+        self.receipt: dict[str, int] = {"floor_kb": floor_kb, "looks": 0, "drops": 0, "errors": 0, "lowest_free_kb": -1, "freed_kb": 0}
         self.drop_from = self.compact_from = -1e9  # the times before which neither is done again
 
     def free_kb(self) -> int:
@@ -48,13 +43,12 @@ class Guard:
 
     def step(self) -> bool:
         """Check once; return whether the cache was dropped."""
-        self.looks += 1
-        free = self.free_kb()
+        seen, free, now = self.receipt, self.free_kb(), self.clock()
+        seen["looks"] += 1
         if free < 0:
-            self.errors += 1
+            seen["errors"] += 1
             return False
-        self.lowest_kb = free if self.lowest_kb < 0 else min(free, self.lowest_kb)
-        now = self.clock()
+        seen["lowest_free_kb"] = free if seen["lowest_free_kb"] < 0 else min(free, seen["lowest_free_kb"])
         if free >= self.floor_kb or now < self.drop_from:
             return False
         try:
@@ -64,10 +58,10 @@ class Guard:
                 os.pwrite(self.compact, b"1\n", 0)
                 self.compact_from = now + PAUSE
         except OSError:
-            self.errors += 1
+            seen["errors"] += 1
             return False
-        self.drops += 1
-        self.freed_kb += freed
+        seen["drops"] += 1
+        seen["freed_kb"] += freed
         if freed < LITTLE_KB:
             self.drop_from = now + PAUSE
         return True
@@ -80,35 +74,12 @@ class Guard:
             pause(interval)
         self.stopped = self.stopped or "time limit"
 
-    def receipt(self, started: float, ended: float) -> dict[str, Any]:
-        """Return the result; `started` and `ended` are seconds since the epoch."""
-        return {
-            "started": round(started, 1),
-            "ended": round(ended, 1),
-            "reason": self.stopped,
-            "floor_kb": self.floor_kb,
-            "looks": self.looks,
-            "drops": self.drops,
-            "errors": self.errors,
-            "lowest_free_kb": self.lowest_kb,
-            "freed_kb": self.freed_kb,
-        }
-
 
 def lock_memory() -> None:
     """Lock this process into memory, if the kernel permits it."""
     mlockall = getattr(ctypes.CDLL(None), "mlockall", None)
     if mlockall is not None:
         mlockall(3)
-
-
-def write_receipt(path: str, receipt: dict[str, Any]) -> None:
-    """Write the receipt atomically. Raises OSError."""
-    temporary = path + ".new"
-    with open(temporary, "w", encoding="utf-8") as handle:
-        json.dump(receipt, handle, indent=2, sort_keys=True)
-        handle.write("\n")
-    os.replace(temporary, path)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -130,7 +101,10 @@ def main(argv: list[str] | None = None) -> int:
     lock_memory()
     started = time.time()
     guard.run(options.seconds, options.interval)
-    write_receipt(options.receipt, guard.receipt(started, time.time()))
+    receipt = {**guard.receipt, "started": round(started, 1), "ended": round(time.time(), 1), "reason": guard.stopped}
+    with open(f"{options.receipt}.new", "w", encoding="utf-8") as handle:
+        json.dump(receipt, handle, indent=2, sort_keys=True)
+    os.replace(f"{options.receipt}.new", options.receipt)
     return 0
 
 

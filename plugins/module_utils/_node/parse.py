@@ -15,12 +15,13 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
 from ansible_collections.gb10.cluster.plugins.module_utils._node import gpu
+from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_engine import UNLIMITED, hard_memlock
 
 Record = dict[str, Any]
 
 CX7 = "ConnectX-7"
 # PCIe host bridges of a GB10, as lspci names them (GB10 GEN5 X4 PCIe host, GB10 GEN4 X1 PCIe host).
-GB10_BRIDGES = ("0x22ce", "0x22d0")
+GB10_BRIDGES = ("0x10de:0x22ce", "0x10de:0x22d0")
 
 
 def numbers(version: str) -> tuple[int, ...]:
@@ -38,14 +39,10 @@ def begins(version: str, start: str) -> bool:
 _PRODUCTS = re.compile(r"DGX[ _-]?Spark|\bGB10\b|\bGX10\b|\bZGX Nano\b|\bThinkStation PGX\b|\bEdgeXpert|\bAI TOP ATOM\b|\bVeriton GN100\b", re.IGNORECASE)
 
 
-def gb10_evidence(products: Iterable[str], device_tree: str, fastos: str, pci: Iterable[tuple[str, str]], gpus: Sequence[str]) -> list[str]:
-    """Return what identifies a machine as a GB10; empty for other machines. `products` are product name, version and family of DMI."""
+def gb10_evidence(products: Iterable[str], pci: Iterable[str], gpus: Sequence[str]) -> list[str]:
+    """Return what identifies a machine as a GB10; empty for other machines. `products` are texts of DMI, `pci` are `vendor:device`."""
     found = [f"product name {name}" for name in products if _PRODUCTS.search(name)][:1]
-    if re.search(r"DGX[ _-]?Spark|GB10", device_tree, re.IGNORECASE):
-        found.append("device tree")
-    if re.search(r"^\s*NAME\s*=\s*\"?DGX SPARK FASTOS", fastos, re.IGNORECASE | re.MULTILINE):
-        found.append("/etc/fastos-release")
-    if any(vendor.lower() == "0x10de" and device.lower() in GB10_BRIDGES for vendor, device in pci):
+    if set(pci) & set(GB10_BRIDGES):
         found.append("GB10 PCIe host bridge")
     if any(re.search(r"\bGB10\b", name) for name in gpus):
         found.append("nvidia-smi")
@@ -65,19 +62,17 @@ def vllm_version(image: str) -> str:
     return match.group(1) if match and "vllm" in image.lower() and not image.startswith("nvcr.io/") else ""
 
 
+def keys(text: str) -> dict[str, str]:
+    """Return the keys of ini and shell files, the last one counts. An empty value is the default."""
+    found = {key: value.strip("'\"").removeprefix("uint32 ") for key, value in re.findall(r"(?m)^[ \t]*([\w-]+)[ \t]*=[ \t]*(.*?)[ \t]*$", text)}
+    return {key: value for key, value in found.items() if value}
+
+
 def dgx_release(text: str | None) -> Record:
-    """Return /etc/dgx-release: name, base version and OTA version. There is one DGX_OTA_VERSION line per update; the last one counts."""
-    found: dict[str, str] = {}
-    for line in (text or "").splitlines():
-        match = re.match(r"\s*(DGX_\w+)\s*=\s*[\"']?(.*?)[\"']?\s*$", line)
-        if match:
-            found[match.group(1)] = match.group(2)
-    return {
-        "present": text is not None,
-        "name": found.get("DGX_NAME", ""),
-        "base": found.get("DGX_SWBUILD_VERSION", ""),
-        "ota": found.get("DGX_OTA_VERSION", ""),
-    }
+    """Return /etc/dgx-release: name, base version and OTA version. There is one DGX_OTA_VERSION line per update."""
+    found = keys(text or "")
+    names = {"name": "DGX_NAME", "base": "DGX_SWBUILD_VERSION", "ota": "DGX_OTA_VERSION"}
+    return {"present": text is not None, **{name: found.get(key, "") for name, key in names.items()}}
 
 
 def loaded_driver(text: str | None) -> str:
@@ -102,9 +97,6 @@ def read_smi(rc: int, text: str) -> tuple[list[str], str, str]:
         return [], "", ""
     if rc == 124:
         return [], "", "nvidia-smi did not answer within 20 s"
-    table = re.search(r"Driver Version:\s*(\S+)", text)
-    if table:
-        return re.findall(r"^\|\s+\d+\s+(NVIDIA \S+(?: \S+)*?)\s{2,}", text, re.MULTILINE), table.group(1), ""
     names, version = [], ""
     for name, driver in gpu.rows(text, 2):
         # [GPU is lost], [Unknown Error] and ERR! are no names.
@@ -221,12 +213,10 @@ def container_of(cgroup: str, ids: Mapping[str, str]) -> str:
 
 def memlock(text: str | None, status: str | None) -> Record:
     """Return {known, bytes (null: unlimited), may_raise} of the Docker daemon from its /proc limits and status."""
-    row = re.search(r"^Max locked memory\s+\S+\s+(\S+)", text or "", re.MULTILINE)
-    bounding = re.search(r"^CapBnd:\s*([0-9a-fA-F]+)", status or "", re.MULTILINE)
-    hard = row.group(1) if row else ""
+    bounding, hard = re.search(r"(?m)^CapBnd:\s*([0-9a-fA-F]+)", status or ""), hard_memlock(text)
     return {
-        "known": bool(row),
-        "bytes": int(hard) if hard.isdigit() else None,
+        "known": hard is not None,
+        "bytes": None if hard == UNLIMITED else hard,
         "may_raise": bool(int(bounding.group(1), 16) >> 24 & 1) if bounding else True,  # CAP_SYS_RESOURCE
     }
 

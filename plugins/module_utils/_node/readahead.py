@@ -9,61 +9,36 @@ its own device, so all devices of a chain are set: the mapper, the array, the di
 
 from __future__ import annotations
 
+import fnmatch
 import os
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import MARKER, Editor, HostError, later_lines
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import MARKER, Editor, HostError
 from ansible_collections.gb10.cluster.plugins.module_utils._node import memory, page_cache_guard
 from ansible_collections.gb10.cluster.plugins.module_utils._node.settings import Settings, Wanted
 
-RULE = "/etc/udev/rules.d/61-gb10-readahead.rules"
+RULE = "/etc/udev/rules.d/61-gb10-readahead.rules"  # udev notices new files by itself
 HEADER = f"{MARKER} (role readahead). Set readahead_state: absent to remove this file."
 RESTORE_UNIT = "gb10-readahead-restore"
 GUARD_UNIT = "gb10-page-cache-guard"
 GUARD_RECEIPT = "/var/lib/gb10-cluster/page-cache-guard.json"
-CLASSES = {
-    "nvme": r"nvme\d+n\d+",
-    "sd": r"sd[a-z]+",
-    "virtio": r"vd[a-z]+",
-    "md": r"md[\w.-]+",
-    "dm": r"dm-\d+",
-}
-UDEV_NAMES = {"nvme": "nvme[0-9]*n[0-9]*", "sd": "sd*[!0-9]", "virtio": "vd*[!0-9]", "md": "md*", "dm": "dm-*"}
+CLASSES = {"nvme": "nvme[0-9]*n[0-9]*", "sd": "sd*[!0-9]", "virtio": "vd*[!0-9]", "md": "md*", "dm": "dm-*"}  # patterns of udev
 HIGHEST_KB = 65536
-_PLAN = ("steady_kb", "restore_after", "guard", "guard_floor_gib", "guard_interval")
+_PLAN = ("load_kb", "steady_kb", "restore_after", "guard", "guard_floor_gib", "guard_interval")
 
 
-def check_kb(value: int, name: str, page_kb: int) -> int:
-    """Return a read-ahead that is a number of whole pages. Raises HostError."""
-    if value < 0 or value > HIGHEST_KB or value % page_kb:
-        raise HostError(f"{name} is {value} KiB, expected 0 to {HIGHEST_KB} and a multiple of this kernel's pages of {page_kb} KiB.")
-    return value
+def of_classes(device: str, classes: Sequence[str]) -> bool:
+    """Return whether one of the classes has this device."""
+    return any(fnmatch.fnmatchcase(device, CLASSES[name]) for name in classes)
 
 
-def check_name(name: str) -> str:
-    """Return a kernel or mapper name that a udev rule and a shell take as it is. Raises HostError."""
-    if not re.fullmatch(r"[\w.!+-]*", name, re.ASCII):
-        raise HostError(f"The block device {name!r} has a name outside of A-Z a-z 0-9 _ . ! + -. Rename it, or leave it out of the readahead options.")
-    return name
-
-
-def render_rule(devices: Sequence[str], classes: Sequence[str], mappers: Mapping[str, str], kb: int) -> str:
-    """Return the udev rule: by class where a class covers a device, by mapper name for dm, else by kernel name."""
+def render_rule(devices: Sequence[str], classes: Sequence[str], kb: int) -> str:
+    """Return the udev rule: by class where a class covers a device, else by kernel name."""
     head = 'ACTION=="add|change", SUBSYSTEM=="block", ENV{DEVTYPE}=="disk"'
-    matches = [f'KERNEL=="{UDEV_NAMES[name]}"' for name in classes]
-    for device in devices:
-        mapper = mappers.get(device, "")
-        if not any(re.fullmatch(CLASSES[name], device) for name in classes):
-            matches.append(f'ATTR{{dm/name}}=="{check_name(mapper)}"' if mapper else f'KERNEL=="{check_name(device)}"')
-    return "\n".join([HEADER, *(f'{head}, {match}, ATTR{{queue/read_ahead_kb}}="{kb}"' for match in matches)]) + "\n"
-
-
-def later_rules(lines: Sequence[tuple[str, str]]) -> list[str]:
-    """Return the places of the rules that set read-ahead; `lines` are those that are read after ours."""
-    return [place for place, line in lines if not line.startswith("#") and re.search(r'read_ahead_kb"?\}?\s*=\s*"', line)]
+    names = [*(CLASSES[name] for name in classes), *(device for device in devices if not of_classes(device, classes))]
+    return "\n".join([HEADER, *(f'{head}, KERNEL=="{name}", ATTR{{queue/read_ahead_kb}}="{kb}"' for name in names)]) + "\n"
 
 
 def sysfs_path(device: str) -> str:
@@ -82,7 +57,7 @@ def restore_command(values: Mapping[str, int], seconds: int) -> list[str]:
         "--timer-property=AccuracySec=1s",
         "/bin/sh",
         "-c",
-        "; ".join([*(f"echo {kb} > {sysfs_path(check_name(device))}" for device, kb in sorted(values.items())), "true"]),
+        "; ".join([*(f"echo {kb} > {sysfs_path(device)}" for device, kb in sorted(values.items())), "true"]),
     ]
 
 
@@ -108,7 +83,7 @@ def guard_command(python: str, floor_kb: int, seconds: int, interval: float) -> 
 
 
 class Readahead:
-    """The block devices of one node. All methods raise HostError, UmaError and OSError."""
+    """The block devices of one node. All methods raise HostError and OSError."""
 
     def __init__(self, edit: Editor, python: str = sys.executable) -> None:
         """Read the record."""
@@ -142,7 +117,7 @@ class Readahead:
 
     def devices(self, classes: Sequence[str], mounts: Sequence[str], names: Sequence[str]) -> list[str]:
         """Return the devices of classes, paths and names, sorted."""
-        wanted = [name for name in self.node.listdir("/sys/block") if any(re.fullmatch(CLASSES[each], name) for each in classes)]
+        wanted = [name for name in self.node.listdir("/sys/block") if of_classes(name, classes) and self.read_kb(name) is not None]
         wanted += [name for path in mounts for name in self.of_path(path)]
         for name in names:
             if not self.below(f"/dev/{name}"):
@@ -171,21 +146,13 @@ class Readahead:
 
     def present(self, settings: Mapping[str, Any]) -> None:
         """Set the steady phase and keep the plan. A load phase that runs ends with these values."""
-        page_kb = self.node.page_kb() or memory.page_size_kb(memory.parse_meminfo(self.node.read("/proc/meminfo")), self.node.read("/proc/zoneinfo"))
-        load_kb, steady_kb = (check_kb(int(settings[name]), f"readahead_{name}", page_kb) for name in ("load_kb", "steady_kb"))
-        if int(settings["restore_after"]) < 60:
-            raise HostError(f"readahead_restore_after is {settings['restore_after']} s, expected 60 s or more.")
         devices = self.devices(settings["classes"], settings["mounts"], settings["devices"])
-        later = later_rules(later_lines(self.node, "udev/rules.d", RULE))
-        self.notes += [f"{place} sets read-ahead after {RULE}" for place in later]
-        mappers = {name: (self.node.read(f"/sys/block/{name}/dm/name") or "").strip() for name in devices}
-        values = {sysfs_path(name): str(steady_kb) for name in devices}
+        values = {sysfs_path(name): str(int(settings["steady_kb"])) for name in devices}
         if self.active(f"{RESTORE_UNIT}.timer"):
             values = self.settings.live(values)
-        remedy = f"{', '.join(later)} is read after {RULE}. Remove that line." if later else ""
-        wanted = Wanted({RULE: render_rule(devices, settings["classes"], mappers, steady_kb)}, values, remedy)
+        wanted = Wanted({RULE: render_rule(devices, settings["classes"], int(settings["steady_kb"]))}, values)
         self.settings.check(wanted)
-        self.settings.save(plan={"load_kb": load_kb, "devices": devices, **{key: settings[key] for key in _PLAN}})
+        self.settings.save(plan={"devices": devices, **{key: settings[key] for key in _PLAN}})
         self.settings.apply(wanted)
 
     def absent(self) -> None:

@@ -9,39 +9,35 @@ Values are strings with single blanks. Their names are sysctls (`vm.min_free_kby
 
 from __future__ import annotations
 
-import fnmatch
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import MARKER, Editor, HostError
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import MARKER, Editor, HostError, Node
 from ansible_collections.gb10.cluster.plugins.module_utils._node import memory
 
-#: What takes the files of a folder over. The last one is removed with its last file.
-TAKES_OVER = {"/etc/udev/rules.d": ("udevadm", "control", "--reload"), "/etc/systemd/system.conf.d": ("systemctl", "daemon-reload")}
-#: The kernel uses one of each pair: a write to one sets the other to 0.
-PARTNERS = {"vm.dirty_ratio": "vm.dirty_bytes", "vm.dirty_background_ratio": "vm.dirty_background_bytes"}
+#: 0 is the mark that vm.dirty_bytes is used instead. As a value it would stop all writes, so it is not restored: that takes a reboot.
+RATIOS = ("vm.dirty_ratio", "vm.dirty_background_ratio")
 
 
 class Unit(NamedTuple):
-    """A unit that systemd has, as it is or as it is wanted."""
+    """A unit that systemd has, as it is or as it is wanted. With `active` None it is started when it becomes enabled."""
 
     enabled: bool
-    active: bool
+    active: bool | None
     masked: bool = False
 
 
-STARTED, STOPPED, MASKED = Unit(True, True), Unit(False, False), Unit(False, False, True)
+STARTED, ENABLED, STOPPED, MASKED = Unit(True, True), Unit(True, None), Unit(False, False), Unit(False, False, True)
 
 
 class Wanted(NamedTuple):
-    """What a role wants. A file without a text is removed if it has the marker. `later` is the remedy for a value that does not stay."""
+    """What a role wants. A file without a text is removed if it has the marker."""
 
     files: Mapping[str, str | None]
     values: Mapping[str, str]
-    later: str = ""
     units: Mapping[str, Unit] = MappingProxyType({})
 
 
@@ -92,33 +88,20 @@ class Settings:
         """Record, write files and values, set units, restore what is not wanted any more, and read back. Return the packages that are missing."""
         self.check(wanted)
         before = dict(self.record.get("values", {}))
-        live = self.live([*wanted.values, *(PARTNERS[name] for name in wanted.values if name in PARTNERS), *before])
-        for name in wanted.values:
-            partner = PARTNERS.get(name, name)
-            if name not in before and partner not in before:
-                used = partner if live.get(partner, "0") != "0" else name
-                before[used] = live[used]
+        live = self.live([*wanted.values, *before])
+        before.update((name, live[name]) for name in wanted.values if name not in before and not (name in RATIOS and live[name] == "0"))
         self.save(values=before)
-        self.set_files(wanted.files)
-        pairs = {PARTNERS.get(name, name) for name in wanted.values}
-        kept = {name: value for name, value in before.items() if PARTNERS.get(name, name) in pairs}
-        values = {**{name: value for name, value in before.items() if name in live and name not in kept}, **dict(sorted(wanted.values.items()))}
+        for path, text in wanted.files.items():
+            if text is not None:
+                self.edit.write(path, text, f"{path} written")
+            else:
+                self.edit.remove_own(path)
+        values = {**{name: value for name, value in before.items() if name in live}, **dict(sorted(wanted.values.items()))}
         self.edit.write_live("live kernel", values, live, kernel_path)
-        self.save(values=kept)
+        self.save(values={name: value for name, value in before.items() if name in wanted.values})
         missing = self.set_units(wanted.units)
-        self.read_back(values, wanted.later)
+        self.read_back(values)
         return missing
-
-    def set_files(self, files: Mapping[str, str | None]) -> None:
-        """Write the files, remove those without a text, and have them taken over."""
-        for path, text in files.items():
-            if text is None and MARKER not in (self.node.read(path) or ""):
-                continue
-            folder = os.path.dirname(path)
-            if self.edit.write(path, text, f"{path} {'removed' if text is None else 'written'}") and folder in TAKES_OVER:
-                if text is None and folder == list(TAKES_OVER)[-1]:
-                    self.edit.remove_empty_folder(folder)
-                self.edit.command(*TAKES_OVER[folder])
 
     def read_units(self, names: Sequence[str]) -> dict[str, Unit]:
         """Return the units that systemd has. `systemctl show` has the state of a file from before a change until systemd is reloaded."""
@@ -151,6 +134,8 @@ class Settings:
                 continue
             if unit.masked and state.active and name in wanted:
                 raise HostError(f"{name} is masked, so it cannot be started. Run `systemctl unmask {name}`, then run again.")
+            if state.active is None:
+                state = Unit(True, unit.active or not unit.enabled)
             if state.masked or unit.masked:
                 state = unit._replace(masked=state.masked or name in wanted)
             if unit == state:
@@ -168,7 +153,7 @@ class Settings:
         self.save(units={name: state for name, state in self.record.get("units", {}).items() if name in wanted})
         return packages
 
-    def read_back(self, values: Mapping[str, str], later: str) -> None:
+    def read_back(self, values: Mapping[str, str]) -> None:
         """Compare the live values with those that were written."""
         live = self.live(values) if not self.edit.check_mode else values
         wrong = [f"{name} is {live.get(name, 'missing')}, expected {value}" for name, value in sorted(values.items()) if live.get(name) != value]
@@ -176,7 +161,7 @@ class Settings:
             rc, _out, _err = self.node.run(["systemctl", "is-active", "tuned.service"])
             profile = (self.node.read("/etc/tuned/active_profile") or "unknown profile").strip()
             guess = f"tuned ({profile}) runs on this node and may set it." if rc == 0 else "Find the service that sets it (tuned, a cron job, rc.local)."
-            raise HostError(f"The live kernel differs from what was written: {', '.join(wrong)}. {later or guess}")
+            raise HostError(f"The live kernel differs from what was written: {', '.join(wrong)}. {guess}")
 
 
 # --- The sysctls of the memory policy: what the variables ask for, the floor of a node's size, and who overrides them at boot.
@@ -192,41 +177,34 @@ VARIABLES = dict.fromkeys(("kernel.panic", "kernel.panic_on_oops", "kernel.softl
 HIGHEST_FLOOR_PERCENT = 10
 
 
-def dotted(key: str) -> str:
-    """Return a key with dots: `vm/swappiness` and `-vm.swappiness` are `vm.swappiness`."""
-    key = key.strip().lstrip("-").strip()
-    slash, dot = key.find("/"), key.find(".")
-    if slash >= 0 and (dot < 0 or slash < dot):
-        return key.translate(str.maketrans("/.", "./"))
-    return key
-
-
 def variable(key: str) -> str:
     """Return the role's variable of a key."""
     return VARIABLES.get(key) or "sysctl_" + key.partition(".")[2]
 
 
-def overrides(lines: Sequence[tuple[str, str]], values: Mapping[str, str]) -> dict[str, tuple[str, str, str]]:
-    """Return {key of `values`: (place, key, value) of the assignment that replaces it}, of the lines that are read after ours.
+def later_lines(node: Node) -> list[tuple[str, str]]:
+    """Return (`path line n`, text) of what systemd reads after our file."""
+    found, path, number = [], "", 0
+    _rc, out, _err = node.run(["systemd-analyze", "cat-config", "sysctl.d"])
+    for line in out.splitlines():
+        match = re.fullmatch(r"# (/\S+/sysctl\.d/\S+)(?: -> \S+)?", line)
+        path, number = (match.group(1), 0) if match else (path, number + 1)
+        if not match and os.path.basename(path) > os.path.basename(SYSCTL_DROP_IN):
+            found.append((f"{path} line {number}", line))
+    return found
 
-    A pattern such as `vm.dirty*` counts, and a non-zero partner of the key.
-    """
-    found: dict[str, tuple[str, str, str]] = {}
+
+def override_problem(lines: Sequence[tuple[str, str]], values: Mapping[str, str]) -> str:
+    """Return which lines replace `values` at boot, and the remedy; empty if none does. `lines` are those that are read after our file."""
+    last = {}
     for place, line in lines:
-        name, equals, value = dotted(line.partition("=")[0]), "=" in line, squeeze(line.partition("=")[2])
-        for key in values if equals and line[:1] not in "#;" else ():
-            partner = PARTNERS.get(key, "")
-            if fnmatch.fnmatchcase(key, name):
-                found[key] = (place, key, value)
-            elif partner and fnmatch.fnmatchcase(partner, name) and value != "0":
-                found[key] = (place, partner, value)
-    return {key: each for key, each in found.items() if each[1:] != (key, values[key])}
-
-
-def override_message(found: Mapping[str, tuple[str, str, str]], values: Mapping[str, str]) -> str:
-    """Return one text that names the other files, their lines and the remedy."""
-    parts = [f"{place} sets {name} to {value} after {SYSCTL_DROP_IN} sets {key} to {values[key]}" for key, (place, name, value) in found.items()]
-    names = ", ".join(sorted({place.partition(" line ")[0] for place, _name, _value in found.values()}))
+        name, _equals, value = line.partition("=")
+        last[name.strip().lstrip("-")] = (place, squeeze(value))
+    found = {key: last[key] for key, value in values.items() if key in last and last[key][1] != value}
+    if not found:
+        return ""
+    parts = [f"{place} sets {key} to {value} after {SYSCTL_DROP_IN} sets it to {values[key]}" for key, (place, value) in found.items()]
+    names = ", ".join(sorted({place.partition(" line ")[0] for place, _value in found.values()}))
     variables = ", ".join(sorted({variable(key) for key in found}))
     return f"{'; '.join(parts)}. The later file wins at each boot. Remove the line from {names}, or set {variables} to leave or to that value."
 
@@ -259,16 +237,11 @@ def choose_floor(option: str, total_kb: int, by_class: Mapping[str, int], percen
 
 def whole(name: str, value: object) -> str:
     """Return the number of a variable as the kernel prints it (`60` for 60.0), or its word. Raises HostError."""
-    text, words = squeeze(value), (AUTO, LEAVE) if name in ("min_free_kbytes", "swappiness") else (LEAVE,)
-    if text in words:
-        return text
+    text = squeeze(value)
     try:
-        number = float(text)
-    except ValueError:
-        number = -1.0
-    if number < 0 or not number.is_integer():
-        raise HostError(f"sysctl_{name} is {text!r}, expected a whole number or {' or '.join(words)}.")
-    return str(int(number))
+        return text if text in (AUTO, LEAVE) else str(int(float(text)))
+    except ValueError as error:
+        raise HostError(f"sysctl_{name} is {text!r}, expected a whole number, auto or leave.") from error
 
 
 def desired_sysctls(settings: Mapping[str, object], floor: str, swap_policy: str, extra: Mapping[str, object]) -> dict[str, str]:
@@ -281,7 +254,7 @@ def desired_sysctls(settings: Mapping[str, object], floor: str, swap_policy: str
         if word != LEAVE:
             values[key] = word
     for key, chosen in extra.items():
-        name = dotted(str(key))
+        name = str(key)
         segments = kernel_path(name).split("/")[3:]
         if not re.fullmatch(r"(vm|kernel|net|fs)\.[\w./:-]+", name, re.ASCII) or any(part.strip(".") == "" for part in segments):
             raise HostError(f"sysctl_settings has the key {key!r}, expected a sysctl such as vm.compaction_proactiveness.")
@@ -307,13 +280,14 @@ def render_sysctls(values: Mapping[str, str]) -> str | None:
     return "\n".join([SYSCTL_HEADER] + [f"{key} = {values[key]}" for key in sorted(values)]) + "\n" if values else None
 
 
-def headroom_problem(meminfo: Mapping[str, int], cost_kb: int, floor: str) -> str:
-    """Return why the floor cannot be raised now, under a running engine; empty if it can."""
-    available = meminfo.get("MemAvailable", 0)
-    margin = min(memory.GIB_KB // 2, meminfo.get("MemTotal", 0) // 50)
-    if cost_kb <= 0 or available - cost_kb >= margin:
+def room_problem(meminfo: Mapping[str, int], cost_kb: int, floor: str, swap_kb: int) -> str:
+    """Return why the floor cannot be raised, or swap not be switched off, now, as under a running engine; empty if both fit into memory."""
+    available, wanted = meminfo.get("MemAvailable", 0), max(0, cost_kb) + swap_kb
+    if not wanted or available - wanted >= min(memory.GIB_KB // 2, meminfo.get("MemTotal", 0) // 50):
         return ""
+    parts = [f"vm.min_free_kbytes = {floor} takes {memory.gib(cost_kb)} GiB"] if cost_kb > 0 else []
+    parts += [f"swap contains {memory.gib(swap_kb)} GiB"] if swap_kb else []
     return (
-        f"vm.min_free_kbytes = {floor} takes {memory.gib(cost_kb)} GiB, and only {memory.gib(available)} GiB are available, so the node would freeze. "
+        f"Memory is short: {', '.join(parts)}, and only {memory.gib(available)} GiB are available, so the node would freeze. "
         "Stop the serving group first (playbooks/stop.yml), then run --tags sysctl again."
     )

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import MARKER, RECORDS, Editor, HostError, Node, later_lines
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import MARKER, Editor, HostError, Node
 from ansible_collections.gb10.cluster.plugins.module_utils._node import memory, settings
 from ansible_collections.gb10.cluster.plugins.module_utils._node.settings import LEAVE, MASKED, STARTED, STOPPED, SYSCTL_HEADER, Settings, Unit, Wanted
 
@@ -18,7 +19,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._node.settings import
 
 WATCHDOG_DROP_IN = "/etc/systemd/system.conf.d/60-gb10-cluster.conf"
 WATCHDOG_DEVICE = "/sys/class/watchdog/watchdog0"
-WATCHDOG_ATTRIBUTES = ("identity", "state", "timeout", "min_timeout", "max_timeout", "nowayout")
+WATCHDOG_ATTRIBUTES = ("state", "timeout", "nowayout")
 LEAST_SECONDS, MOST_SECONDS = 10, 3600  # a node under load may not run process 1 for a few seconds
 REBOOT_SECONDS = 120  # systemd's 600 is longer than any stop of a node that answers
 PANIC_MOST_SECONDS = 600
@@ -36,42 +37,27 @@ def read_watchdog(node: Node) -> dict[str, str]:
     return {**found, "armed": out.strip()} if found or node.exists(WATCHDOG_DEVICE) else {}
 
 
-def render_watchdog(seconds: int, device: Mapping[str, str]) -> str:
-    """Return the drop-in of systemd."""
-    reboot = min(REBOOT_SECONDS, int(device.get("max_timeout") or 0) or REBOOT_SECONDS)
-    return f"{SYSCTL_HEADER}\n[Manager]\nRuntimeWatchdogSec={seconds}\nRebootWatchdogSec={reboot}\n"
-
-
 def watchdog_problem(device: Mapping[str, str], seconds: int) -> str:
-    """Return why the watchdog cannot be set; empty if it can."""
-    wanted = f"sysctl_watchdog_seconds is {seconds}"
+    """Return why the watchdog cannot be set; empty if it can. systemd uses the nearest time that the device has, which is read back."""
     if not device:
         return (
-            f"{wanted}, but this node has no watchdog device ({WATCHDOG_DEVICE} does not exist). Load its driver now and at boot "
-            f"(on a GB10: modprobe sbsa_gwdt, "
-            "and sbsa_gwdt in /etc/modules-load.d), or set the variable to leave."
+            f"sysctl_watchdog_seconds is {seconds}, but this node has no watchdog device ({WATCHDOG_DEVICE} does not exist). Load its driver now and at boot "
+            "(on a GB10: modprobe sbsa_gwdt, and sbsa_gwdt in /etc/modules-load.d), or set the variable to leave."
         )
-    name = device.get("identity") or "unknown"
-    low, high = int(device.get("min_timeout") or 0), int(device.get("max_timeout") or 0)
-    if seconds < low or 0 < high < seconds:
-        return f"{wanted}, but the watchdog device ({name}) accepts {low} to {high or MOST_SECONDS} seconds. Choose such a value, or leave."
     if device.get("nowayout") == "1":
-        return f"The watchdog device ({name}) cannot be stopped (nowayout is 1): sysctl_state: absent would reset the node. Load its driver with nowayout=0."
-    if device.get("state") == "active" and device["armed"] in ("", "0", "infinity"):
-        return f"The watchdog device ({name}) is used by another program than systemd. Stop it, such as watchdog.service, or set leave."
+        return "The watchdog device cannot be stopped (nowayout is 1): sysctl_state: absent would reset the node. Load its driver with nowayout=0."
     return ""
 
 
-def watchdog_mismatch(device: Mapping[str, str], seconds: int, later: Sequence[tuple[str, str]]) -> str:
-    """Return how the device differs after systemd has read the drop-in; empty if it does not. `later` are the lines that systemd reads after it."""
+def watchdog_mismatch(device: Mapping[str, str], seconds: int) -> str:
+    """Return how the device differs from the drop-in; empty if it does not."""
     state, timeout = device.get("state", "active"), device.get("timeout", str(seconds))
     if (state, timeout) == ("active", str(seconds)) and device["armed"] not in ("", "0"):
         return ""
-    places = [f"{place} ({line}) is read after it: remove that line" for place, line in later if line.startswith("RuntimeWatchdogSec")]
     return (
         f"The watchdog is not as {WATCHDOG_DROP_IN} sets it: systemd uses {device['armed']}, {WATCHDOG_DEVICE} is {state} with {timeout} s, "
-        f"expected {seconds} s. "
-        f"{'; '.join(places) or 'Read `journalctl -b _PID=1 --grep watchdog`'}."
+        f"expected {seconds} s. The device has another longest time, another program uses it, or a later drop-in wins: read `journalctl -b _PID=1 --grep "
+        "watchdog` and `systemd-analyze cat-config systemd/system.conf`."
     )
 
 
@@ -83,7 +69,7 @@ GRUB_MENU = "/boot/grub/grub.cfg"
 GRUB_PROGRAM = "/usr/sbin/update-grub"
 #: What the role does on a node that it leaves as it is.
 NO_KHO: dict[str, Any] = {"file": KHO_FILE, "menu": GRUB_MENU, "write": False, "remove": False, "stale": False, "reboot_required": False, "message": ""}
-_WORD = r"(?<![\w.=-])kho=off(?![\w.=-])"
+REBOOT = "Reboot the node (playbooks/reboot.yml)"
 
 
 class Boot(NamedTuple):
@@ -91,45 +77,36 @@ class Boot(NamedTuple):
 
     live: bool  # the running kernel has kho=off
     own: bool  # the role's file is there
-    other: str  # file and line of another tool that sets kho=off
     menu: bool | None  # GRUB's menu has kho=off; None without GRUB
     crash: str  # memory that a crash kernel holds
-    boot: str  # the number of this boot
+    since: bool  # the running kernel was started after the menu was written
     kernel: str
 
 
 def read_kho(node: Node) -> Boot:
     """Read the node."""
-    other = ""
-    for path in ("/etc/default/grub", *node.glob("/etc/default/grub.d/*.cfg")):
-        for number, line in enumerate((node.read(path) or "").splitlines() if path != KHO_FILE else (), 1):
-            if re.match(rf"\s*(?:export\s+)?GRUB_CMDLINE_LINUX(?:_DEFAULT)?\+?=.*{_WORD}", line):
-                other = f"{path}:{number}"
     menu = node.read(GRUB_MENU) if node.exists(GRUB_PROGRAM) else None
+    started = re.search(r"(?m)^btime (\d+)", node.read("/proc/stat") or "")
     return Boot(
         "kho=off" in (node.read("/proc/cmdline") or "").split(),
         MARKER in (node.read(KHO_FILE) or ""),
-        other,
-        None if menu is None else re.search(rf"(?m)^\s*linux\b.*{_WORD}", menu) is not None,
+        None if menu is None else re.search(r"(?m)^\s*linux\b.*\skho=off\b", menu) is not None,
         (node.read("/sys/kernel/kexec_crash_size") or "0").strip(),
-        (node.read("/proc/sys/kernel/random/boot_id") or "").strip(),
+        menu is not None and started is not None and os.stat(node.at(GRUB_MENU)).st_mtime < int(started.group(1)),
         (node.read("/proc/sys/kernel/osrelease") or "").strip(),
     )
 
 
-def kho_pending(node: Node) -> str:
-    """Return what the next boot changes, as a phrase; empty if the running kernel is as the role has left the node."""
-    boot = read_kho(node)
+def kho_pending(boot: Boot) -> str:
+    """Return what the next boot changes, as a phrase; empty if the running kernel is as the files of GRUB want it."""
     if boot.own and not boot.live:
         return f"{KHO_FILE} has kho=off, and the running kernel does not"
-    if boot.live and not boot.own and not boot.other and node.mapping(f"{RECORDS}/sysctl.json").get("kho"):
-        return f"the running kernel has kho=off, and {KHO_FILE} is removed"
-    return ""
+    return "the running kernel has kho=off, and the menu of GRUB does not" if boot.live and boot.menu is False else ""
 
 
-def _refuse(boot: Boot, write: bool, stale: bool, record: Mapping[str, Any]) -> None:
+def _refuse(boot: Boot) -> None:
     """Refuse kho=off where it cannot work, before anything is written."""
-    if not write or boot.live:
+    if boot.live:
         return
     if boot.menu is None:
         raise HostError(
@@ -141,58 +118,32 @@ def _refuse(boot: Boot, write: bool, stale: bool, record: Mapping[str, Any]) -> 
             f"kho=off is not safe here: /sys/kernel/kexec_crash_size is {boot.crash}, and a crash kernel is reserved. Remove crashkernel= from the kernel "
             "command line (package kdump-tools), or set sysctl_kho_off: false."
         )
-    if boot.own and not stale and record.get("boot", boot.boot) != boot.boot:
+    if boot.own and boot.menu and boot.since:
         raise HostError(
             f"{KHO_FILE} and {GRUB_MENU} have kho=off, and the kernel that was started since then does not (/proc/cmdline). Find the boot loader "
-            "or the entry that "
-            "started it and add kho=off there, or set sysctl_kho_off: false."
+            "or the entry that started it and add kho=off there, or set sysctl_kho_off: false."
         )
 
 
-def _figures(meminfo: Mapping[str, int]) -> dict[str, int]:
-    return {key: meminfo.get(key, 0) for key in ("CmaTotal", "CmaFree", "MemFree")}
+def plan_kho(boot: Boot, wanted: bool, meminfo: Mapping[str, int], busy: bool) -> dict[str, Any]:
+    """Return what the role has to do. Raises HostError. The role's file adds nothing where another one of GRUB sets kho=off.
 
-
-def _shown(figures: Mapping[str, int]) -> str:
-    return f"CmaFree {figures['CmaFree']} of CmaTotal {figures['CmaTotal']} kB, MemFree {memory.gib(figures['MemFree'])} GiB"
-
-
-def _proof(boot: Boot, record: Mapping[str, Any], meminfo: Mapping[str, int], busy: bool) -> str:
-    """Return what the running kernel shows of kho=off."""
-    problem = memory.cma_problem(meminfo, boot.kernel, "kho=off")
-    if problem:
-        return f"{problem.found}: {problem.remedy}"
-    before = f"; before: {_shown(record['before'])}" if "before" in record and record.get("boot") != boot.boot else ""
-    by = "" if boot.own else f" (set by {boot.other or 'another tool'}, so the role adds nothing)"
-    engine = " while the GPU is in use" if busy else ""
-    return f"kho=off is on the kernel command line{by}, and KHO keeps no memory: {_shown(_figures(meminfo))}{engine}{before}"
-
-
-def plan_kho(boot: Boot, wanted: bool, record: Mapping[str, Any], meminfo: Mapping[str, int], busy: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what the role has to do, and the record to keep while the running kernel can have our kho=off. Raises HostError.
-
-    :param record: what this function returned in the run before.
     :param busy: a process uses the GPU, so that MemFree does not show what an idle node has.
     """
-    write = wanted and not boot.other and not (boot.live and boot.menu is None)
-    stale = bool(boot.own or record) and boot.menu is not None and boot.menu != (write or bool(boot.other))
-    _refuse(boot, write, stale, record)
-    done = {**NO_KHO, "write": write, "remove": boot.own and not write, "stale": stale}
-    reboot = "Reboot the node (playbooks/reboot.yml)"
+    if wanted:
+        _refuse(boot)
+    figures = {key: meminfo.get(key, 0) for key in ("CmaFree", "CmaTotal", "MemFree")}
+    shown = f"CmaFree {figures['CmaFree']} of CmaTotal {figures['CmaTotal']} kB, MemFree {memory.gib(figures['MemFree'])} GiB"
+    done = {**NO_KHO, "write": wanted and boot.menu is not None, "remove": boot.own and not wanted, "stale": wanted and boot.own and boot.menu is False}
     if wanted and boot.live:
-        done["message"] = _proof(boot._replace(own=boot.own or write), record, meminfo, busy)
-    elif write:
-        done["message"] = f"kho=off is in {KHO_FILE}, and the running kernel does not have it: {_shown(_figures(meminfo))}. {reboot}"
-    elif wanted:
-        update = "" if boot.menu else ", run update-grub"
-        done["message"] = f"kho=off is in {boot.other}, so the role adds nothing. The running kernel does not have it{update}. {reboot}"
-    elif boot.live and not boot.other and (boot.own or record):
-        done["message"] = f"kho=off is removed from GRUB, and the running kernel still has it. {reboot}"
-    done["reboot_required"] = bool(done["message"]) and boot.live != wanted
-    if write:
-        before = {} if boot.live else {"before": _figures(meminfo)}
-        return done, {"boot": boot.boot, **before} if stale or not boot.own or not record else dict(record)
-    return done, (dict(record) or {"boot": boot.boot}) if done["reboot_required"] and not wanted else {}
+        problem = memory.cma_problem(meminfo, boot.kernel, "kho=off")
+        proof = f"kho=off is on the kernel command line, and KHO keeps no memory: {shown}{' while the GPU is in use' if busy else ''}"
+        return {**done, "message": f"{problem.found}: {problem.remedy}" if problem else proof}
+    if wanted:
+        return {**done, "reboot_required": True, "message": f"kho=off is in {KHO_FILE}, and the running kernel does not have it: {shown}. {REBOOT}"}
+    if boot.live and (boot.own or boot.menu is False):
+        return {**done, "reboot_required": True, "message": f"kho=off is removed from GRUB, and the running kernel still has it. {REBOOT}"}
+    return done
 
 
 # --- The memory policy of a node: sysctls with their floor, swap, protection against thrashing, out-of-memory daemons, watchdog, and its cost.
@@ -208,21 +159,10 @@ SWAP_TARGET = "swap.target"
 SWAP_SERVICES = ("zramswap.service", "zram-config.service", "dphys-swapfile.service", "swapfile.service", "dynamic-swap.service", "swapspace.service")
 EARLYOOM = "earlyoom.service"
 OOMD = ("systemd-oomd.service", "systemd-oomd.socket")
-FILES: dict[str, str | None] = dict.fromkeys((settings.SYSCTL_DROP_IN, TTL_DROP_IN, WATCHDOG_DROP_IN))
-
-
-def room_problem(used_kb: int, available_kb: int, total_kb: int) -> str:
-    """Return why swap cannot be switched off now: its content must fit into memory. Empty if it fits."""
-    if not used_kb or available_kb - used_kb >= min(memory.GIB_KB, total_kb // 20):
-        return ""
-    return (
-        f"Swap contains {memory.gib(used_kb)} GiB and only {memory.gib(available_kb)} GiB of memory are available, so swapoff would freeze the node. "
-        "Stop the serving group first (playbooks/stop.yml), or set sysctl_swap_policy to swappiness0 or leave."
-    )
 
 
 class MemoryPolicy:
-    """The memory policy of one node. All methods raise HostError, UmaError and OSError."""
+    """The memory policy of one node. All methods raise HostError and OSError."""
 
     def __init__(self, edit: Editor, state: str, params: Mapping[str, Any]) -> None:
         """Read the node; `params` are the variables of the role sysctl without its prefix."""
@@ -235,7 +175,6 @@ class MemoryPolicy:
             self.params.update({name: settings.whole(name, params[name]) for name in NUMBERS})
         self.facts = memory.gather(self.node)
         self.settings = Settings(edit, "sysctl")
-        self.rearm = False
         self.swap_off_wanted = state == "present" and self.params["swap_policy"] == "off"
 
     def swaps(self) -> list[memory.Swap]:
@@ -256,28 +195,37 @@ class MemoryPolicy:
         option = str(self.params["lru_gen_min_ttl_ms"])
         if option == LEAVE:
             return {}, ""
-        if self.node.read(TTL) is None:
-            return {}, "; the kernel has no multi-generational LRU (min_ttl_ms)"
-        if re.fullmatch(r"0x[0-9a-f]*[13579bdf]", (self.node.read(TTL_ENABLED) or "").strip().lower()) is None:
-            return {}, f"; the kernel's multi-generational LRU is switched off ({TTL_ENABLED})"
+        if not int((self.node.read(TTL_ENABLED) or "0").strip(), 16) & 1:
+            return {}, f"; the kernel's multi-generational LRU is missing or switched off ({TTL_ENABLED})"
         return {TTL: option}, f"; min_ttl_ms is {option}"
 
-    def drop_in_of_systemd(self) -> tuple[str | None, str]:
-        """Return the text of the watchdog's drop-in, and a phrase for the message. Refuses what the device cannot do, and a change under an engine."""
+    def plan_watchdog(self) -> tuple[str | None, bool]:
+        """Return the text of systemd's drop-in, and whether systemd has to read it. Refuses what the device cannot do, and a change under an engine."""
         option, text = str(self.params["watchdog_seconds"]) if self.state == "present" else LEAVE, None
         own = self.node.read(WATCHDOG_DROP_IN) or ""
+        due = MARKER in own
         if option != LEAVE:
             self.edit.require_own(WATCHDOG_DROP_IN)
             device = read_watchdog(self.node)
             problem = watchdog_problem(device, int(option))
             if problem:
                 raise HostError(problem)
-            text = render_watchdog(int(option), device)
-            # As after a run that has named a later drop-in, which is removed now. A running engine is not reloaded for it.
-            self.rearm = text == own and bool(watchdog_mismatch(device, int(option), ())) and not self.facts.gpu_users
-        if self.facts.gpu_users and (text or "") != own and (text or MARKER in own):
+            text = f"{SYSCTL_HEADER}\n[Manager]\nRuntimeWatchdogSec={option}\nRebootWatchdogSec={REBOOT_SECONDS}\n"
+            due = text != own or bool(watchdog_mismatch(device, int(option)))
+        if due and self.facts.gpu_users:
             raise HostError(RELOAD_PROBLEM)
-        return text, f"; the watchdog resets a frozen node after {option} s" if text else ""
+        return text, due
+
+    def set_watchdog(self, text: str | None) -> None:
+        """Have systemd read the drop-in, or its absence, and read the device back."""
+        seconds = self.params.get("watchdog_seconds")
+        self.edit.write(WATCHDOG_DROP_IN, text, f"{WATCHDOG_DROP_IN} {'written' if text else 'removed'}")
+        if text is None:
+            self.edit.remove_empty_folder(os.path.dirname(WATCHDOG_DROP_IN))
+        self.edit.step(f"systemd's watchdog: {f'{seconds} s' if text else 'as before'}", "systemctl", "daemon-reload")
+        problem = watchdog_mismatch(read_watchdog(self.node), int(str(seconds))) if text and not self.edit.check_mode else ""
+        if problem:
+            raise HostError(problem)
 
     def units(self) -> dict[str, Unit]:
         """Return the units that the policies of swap and of out-of-memory daemons want."""
@@ -287,14 +235,9 @@ class MemoryPolicy:
 
     def check(self, values: Mapping[str, str], cost_kb: int) -> None:
         """Refuse what cannot be applied, before anything is changed. `cost_kb` is what MemAvailable loses in this run."""
-        found = settings.overrides(later_lines(self.node, "sysctl.d", settings.SYSCTL_DROP_IN), values)
-        if found:
-            raise HostError(settings.override_message(found, values))
-        meminfo = self.facts.meminfo
-        problem = settings.headroom_problem(meminfo, cost_kb, values.get("vm.min_free_kbytes", ""))
-        if self.swap_off_wanted and not problem:
-            used = sum(swap.used_kb for swap in self.facts.swaps)
-            problem = room_problem(used, meminfo.get("MemAvailable", 0) - max(0, cost_kb), meminfo.get("MemTotal", 0))
+        found = settings.override_problem(settings.later_lines(self.node), values)
+        used = sum(swap.used_kb for swap in self.facts.swaps) if self.swap_off_wanted else 0
+        problem = found or settings.room_problem(self.facts.meminfo, cost_kb, values.get("vm.min_free_kbytes", ""), used)
         if problem:
             raise HostError(problem)
 
@@ -326,13 +269,10 @@ class MemoryPolicy:
         return bool(devices)
 
     def handover(self, wanted: bool) -> dict[str, Any]:
-        """Return what the role has to do for kho=off, and keep its record. Refuses what cannot work on this node."""
+        """Return what the role has to do for kho=off. Refuses what cannot work on this node."""
         if wanted:
             self.edit.require_own(KHO_FILE)
-        record = self.settings.record.get("kho", {})
-        plan, record = plan_kho(read_kho(self.node), wanted, record, self.facts.meminfo, bool(self.facts.gpu_users))
-        self.settings.save(kho=record)
-        return plan
+        return plan_kho(read_kho(self.node), wanted, self.facts.meminfo, bool(self.facts.gpu_users))
 
     def present(self) -> dict[str, Any]:
         """Apply the policy."""
@@ -343,10 +283,9 @@ class MemoryPolicy:
         then = (int(values.get("vm.min_free_kbytes", now[0])), int(values.get("vm.watermark_scale_factor", now[1])))
         move = memory.floor_cost_kb(facts.meminfo, facts.zones, now, then)
         ttl, phrase = self.thrashing()
-        text, watched = self.drop_in_of_systemd()
+        text, watchdog_due = self.plan_watchdog()
         ttl_text = f"{settings.SYSCTL_HEADER}\nw {TTL} - - - - {ttl[TTL]}\n" if ttl else None
-        files = {settings.SYSCTL_DROP_IN: settings.render_sysctls(values), TTL_DROP_IN: ttl_text, WATCHDOG_DROP_IN: text}
-        wanted = Wanted(files, {**values, **ttl}, "", self.units())
+        wanted = Wanted({settings.SYSCTL_DROP_IN: settings.render_sysctls(values), TTL_DROP_IN: ttl_text}, {**values, **ttl}, self.units())
         self.check(values, move)
         self.settings.check(wanted)
         handover = self.handover(bool(self.params["kho_off"]))
@@ -357,15 +296,11 @@ class MemoryPolicy:
             self.swap_off()
         else:
             swap_again = self.swap_back()
-        if self.rearm:
-            self.edit.step(f"systemd's watchdog: {self.params['watchdog_seconds']} s", "systemctl", "daemon-reload")
-        if text and not self.edit.check_mode:
-            later = later_lines(self.node, "systemd/system.conf", WATCHDOG_DROP_IN)
-            problem = watchdog_mismatch(read_watchdog(self.node), int(self.params["watchdog_seconds"]), later)
-            if problem:
-                raise HostError(problem)
+        if watchdog_due:
+            self.set_watchdog(text)
 
         cost = memory.gib(memory.floor_cost_kb(facts.meminfo, facts.zones, first, then))
+        watched = f"; the watchdog resets a frozen node after {self.params['watchdog_seconds']} s" if text else ""
         shown = "vm.min_free_kbytes is left as it is"
         if reason:
             shown = f"vm.min_free_kbytes {values['vm.min_free_kbytes']} ({reason}) costs {cost} GiB of MemAvailable"
@@ -373,8 +308,10 @@ class MemoryPolicy:
 
     def absent(self) -> dict[str, Any]:
         """Restore what was there before the first run."""
-        self.drop_in_of_systemd()
-        self.settings.apply(Wanted(FILES, {}))
+        text, watchdog_due = self.plan_watchdog()
+        self.settings.apply(Wanted({settings.SYSCTL_DROP_IN: None, TTL_DROP_IN: None}, {}))
+        if watchdog_due:
+            self.set_watchdog(text)
         self.swap_back()
         handover = self.handover(False)
         return self.result(["The memory settings are those from before the first run." if self.edit.changes.messages else "Nothing to restore."], handover, [])

@@ -270,16 +270,31 @@ COMMANDS: dict[str, tuple[str, str, list[Argument]]] = {
         (("--since",), {"default": "10m", "help": "90s, 10m, 2h, 1d (10m)"}),
         (("--grep",), {"default": "", "metavar": "RE", "help": "only lines that match this regular expression"}),
     ]),
+    "boot": ("_pair.verbs_read.boot", "what the log of this rank's last boot shows: its stage, the failure, and what to change", [
+        _JSON, (("file",), {"nargs": "?", "default": "", "metavar": "FILE", "help": "a file with a boot log, such as the output of docker logs"}),
+    ]),
     "evidence": ("_pair.verbs_read.print_evidence", "what this node shows of its rank, or what was kept of it, without secrets", [
         _JSON, _flag("--list", "the labels of what is kept, the newest first"),
         (("label",), {"nargs": "?", "default": "", "metavar": "LABEL", "help": "print what is kept under this label"}),
     ]),
     "key": ("_pair.verbs_read.key", "the key of the API, on the head", [_flag("--header", "as a header of HTTP, such as for `curl -H @-`")]),
-    "check": ("_pair.verbs_read.check", "send prompts to the model and judge the replies; exit code 2 if one is bad", [
+    "check": ("_pair.verbs_measure.check", "send prompts to the model and judge the replies; exit code 2 if one is bad", [
         _JSON, _flag("--streams", "a line for each reply instead of each level"),
         (("--concurrency",), {"default": "1,2,4,6", "metavar": "N,N", "help": "how many at once, one level after the other (%(default)s)"}),
         _number("--timeout", default=600.0, text="seconds that one request may take"),
         (("--prompts",), {"default": "", "metavar": "FILE", "help": "a JSON list of prompts of your own; - reads standard input"}),
+    ]),
+    "bench": ("_pair.verbs_measure.bench", "measure the model with the benchmark of its image; exit code 2 if that ends early", [
+        _JSON, (("--depths",), {"default": "0", "metavar": "N,N", "help": "tokens of the prompts (%(default)s)"}),
+        (("--concurrency",), {"default": "1,2,4,6", "metavar": "N,N", "help": "how many at once, one level after the other (%(default)s)"}),
+        _number("--output-tokens", default=256, text="tokens of each reply"),
+        _number("--requests", default=0, text="requests of a level; 0 is two for each that runs at once"),
+        (("--request-rate",), {"type": float, "metavar": "R", "help": "requests per second of staggered arrivals; without it all are sent at once"}),
+        (("--prefix",), {"default": "cold", "choices": ["cold", "warm"], "help": "whether each prompt is new, or those of a level share a prefix"}),
+        _number("--seconds", default=0, text="repeat the levels with varied lengths for so long"),
+        _number("--timeout", default=1800, text="seconds that one level may take"),
+        _number("--memory-floor", default=4.0, text="GiB of MemAvailable of a rank below which no other level starts"),
+        (("--published",), {"default": "", "metavar": "FILE", "help": "JSON with the profile and its published figures; - reads standard input"}),
     ]),
     "stop": ("_pair.verbs_change.stop", "stop the group", [*_CHANGE, _WAIT, _flag("--here", "on a worker: stop only this rank, if the head is down")]),
     "start": ("_pair.verbs_change.start", "start the release that was desired last", [*_CHANGE, _WAIT]),

@@ -171,8 +171,7 @@ def files_section(patterns: list[str]) -> str:
 def gid_table() -> str:
     """Return the used entries of the GID tables: device, port, index, GID, type and interface."""
     found = capture.Capture("/")
-    hcas = sorted(path.split("/")[3] for path in found.dirs if path.endswith("/ports/1/gids"))
-    rows = [f"{hca} 1 {row.index} {row.gid} {row.type} {row.netdev}" for hca in hcas for row in gids_of(found, hca)]
+    rows = [f"{hca} 1 {row.index} {row.gid} {row.type} {row.netdev}" for hca in found.hcas() for row in gids_of(found, hca)]
     return "\n".join(rows) or "(no RDMA device has a GID)"
 
 

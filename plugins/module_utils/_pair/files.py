@@ -311,7 +311,8 @@ def resolve_fabric(wanted: Mapping[str, Any], run: Run, root: str = "/") -> tupl
 
     `wanted` is `fabric` of a release's manifest: `addresses` of the rails, `interfaces` if the user names them, and `skip`, variables that the user sets.
     """
-    from ansible_collections.gb10.cluster.plugins.module_utils._fabric.facts import DesiredState, gather, sentence_of
+    from ansible_collections.gb10.cluster.plugins.module_utils._fabric.problems import gather, sentence_of
+    from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import DesiredState
 
     capture = capture_of(root, lambda argv: run(argv, FABRIC_SECONDS), shutil.which)
     facts = gather(capture, DesiredState(list(wanted.get("addresses") or []), [], list(wanted.get("interfaces") or []), 9000, 200000))

@@ -1,24 +1,29 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What one rank shows: containers, releases, memory, agent, boot log, whether its API answers; for doctor also kernel logs and heat. Reads only."""
+"""What one rank shows: containers, releases, memory, agent, boot log, a slice of it, whether its API answers; for doctor kernel logs and heat. Reads only."""
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import glob
 import os
 import pwd
 import re
 import shutil
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import catalogue
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog, parse, with_container
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded, text
 from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import LATE, Run, run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node
+from ansible_collections.gb10.cluster.plugins.module_utils._core.redact import without
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.bandwidth import BANDWIDTH_RECEIPT
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe
 from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api, gpu, node, releases
 from ansible_collections.gb10.cluster.plugins.module_utils._node.group_state import RESTORES, rank_fault
@@ -211,8 +216,6 @@ def gather_health(node: Node, run: Run, evidence: str) -> Record:
 
 # --- What one rank shows: its containers, releases, memory, agent and boot log, and whether its API answers.
 
-BANDWIDTH = "/var/lib/gb10-cluster/roce/bandwidth.json"
-IDLE_POWER = "idle_power_w"
 MOST_RECEIPTS, MOST_EVENTS = 20, 200
 #: Of the facts of a boot log, what is reported of a rank.
 FACTS = ("state", "stage", "failure", "kv_cache")
@@ -263,14 +266,15 @@ def full(folder: str, engine: str) -> list[str]:
     return [path for path in paths if os.path.isdir(path) and shutil.disk_usage(path).free < FULL_BYTES]
 
 
-def alive(folder: str, ask: Mapping[str, Any], keep: bool = True) -> dict[str, Any]:
-    """Request a completion of the API of this node, see liveness. `ask` has fields of liveness.Ask; `keep` whether the idle power may be stored."""
+def alive(folder: str, ask: Mapping[str, Any]) -> dict[str, Any]:
+    """Request a completion of the API of this node. `ask` has fields of api_probe.Ask; the watch of this node has measured the idle power."""
     try:
         key = api_probe.read_key(key_files(folder)) or files.key_in_use(folder, os.path.basename(folder))
     except OSError as error:
         return {"outcome": "", "text": api_probe.sentence(error)}
     given = {name: value for name, value in ask.items() if value is not None}
-    found = api_probe.LivenessWatch(api_probe.Ask(**{"key": key, "idle_power_file": os.path.join(folder, IDLE_POWER), "keep": keep, **given})).check()
+    idle = node.read_json(os.path.join(folder, protocol.STATE, protocol.WATCH)).get("idle_power_w")
+    found = api_probe.LivenessWatch(api_probe.Ask(**{"key": key, "idle_power_w": idle, **given})).check()
     if found["http_status"] == 401:
         found["text"] += f": {'the container has another API key than the files on the head' if key else 'the file of the API key is missing on the head'}"
     return found
@@ -285,7 +289,7 @@ def records(folder: str) -> dict[str, Any]:
     found = [*kept, last] if isinstance(last, dict) and last not in kept else kept
     return {
         "read_at": text.stamp(), "receipts": [releases.brief(each) for each in found if each], "events": store.events()[-MOST_EVENTS:],
-        "memory": evidence.memory_of(os.path.join(folder, protocol.STATE)), "bandwidth": node.read_json(BANDWIDTH),
+        "memory": evidence.memory_of(os.path.join(folder, protocol.STATE)), "bandwidth": node.read_json(str(BANDWIDTH_RECEIPT)),
     }  # fmt: skip
 
 
@@ -325,3 +329,56 @@ def may_ask(rank: Mapping[str, Any]) -> bool:
     agent = rank["agent"]
     watch = str(((agent.get("state") or {}).get("watch") or {}).get("state") or "")
     return not (rank["engine_error"] or rank_fault(rank) or agent["converges"] or watch in RESTORES)
+
+
+# --- One slice of a container's log, with its state and the node's memory: what the agent's verb slice returns.
+
+POLL_SECONDS = 0.25
+LOG_SECONDS = 60.0  # for one read of the log; a backlog of 150 MB takes 1 s
+#: What may be decisive: a slice that holds one of these is returned at once, other news may gather for a while.
+_DECISIVE = re.compile(rb"(?i)error|exception|traceback|startup complete|uvicorn running|ready to accept|killed|abort|fatal|usage:")
+
+
+def take_slice(
+    container: str, cursor: object = "", known_state: str = "", wait: float = 2.0, gather: float = 0.0, limit: int = 262144, url: str = "",
+    docker_socket: str = docker_api.DEFAULT_SOCKET, stamps: bool = False,
+) -> dict[str, Any]:  # fmt: skip
+    """Return a slice as soon as there is news, at the latest after `wait` seconds. Raises DockerError.
+
+    log: the bytes since `cursor`, in base64. cursor: for the next slice. container: its state, None without one. http_status: of `url`; 0 without a reply.
+    """
+    start = time.monotonic()
+    data, status = b"", 0
+    while True:
+        state = docker_api.state_of(docker_api.inspect(container, docker_socket))
+        if state is not None and state["status"] != "created" and limit > len(data):
+            reader = docker_api.LogReader(cursor, docker_api.stamp_to_ns(state["started_at"]))
+            data += reader.read(docker_api.logs(state["id"], reader.since, docker_socket, deadline=time.monotonic() + LOG_SECONDS), limit - len(data), stamps)
+            cursor = reader.cursor
+        if url and not status:
+            status = api_probe.Server(url, "", 2.0).call("GET", urlsplit(url).path or "/")[0]
+        seconds = time.monotonic() - start
+        changed = (state["status"] if state else "absent") != known_state
+        full = len(data) >= limit
+        if changed or status or full or seconds >= wait or (data and (seconds >= gather or _DECISIVE.search(data))):
+            break
+        time.sleep(POLL_SECONDS)
+    return {
+        "log": base64.b64encode(data).decode(),
+        "cursor": str(cursor or ""),
+        "container": state,
+        "memory": docker_api.memory_of(node.text_of("/proc/meminfo"), node.text_of("/proc/vmstat")),
+        "http_status": status,
+    }
+
+
+def run_slice(arguments: dict[str, Any], secrets: Sequence[str] = ()) -> dict[str, Any]:
+    """Return a slice without these values; `failed` and `msg` if the Docker Engine does not answer."""
+    try:
+        out = take_slice(**arguments)
+        if secrets and out.get("log"):
+            text = base64.b64decode(out["log"]).decode("utf-8", "surrogateescape")
+            out["log"] = base64.b64encode(without(text, secrets).encode("utf-8", "surrogateescape")).decode("ascii")
+        return out
+    except docker_api.DockerError as error:
+        return {"failed": True, "msg": f"Cannot follow the container {arguments['container']}: {error}"}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import sys
 import threading
 import time
 import urllib.error
@@ -23,10 +24,15 @@ from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import 
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_atomically
 from ansible_collections.gb10.cluster.plugins.module_utils._core.text import stamp
 from ansible_collections.gb10.cluster.plugins.module_utils._node import node
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.session import log
 
 FILE_SECONDS = 15.0
 KINDS = ("fault", "recovered", "settled", "head_lost", "head_back")
+
+
+def log(text: str) -> None:
+    """Write a line to the journal."""
+    sys.stderr.write(text.rstrip("\n") + "\n")
+    sys.stderr.flush()
 
 
 class Outside:

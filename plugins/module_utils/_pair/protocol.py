@@ -38,7 +38,7 @@ UNIT_FILE = f"/etc/systemd/system/{UNIT}"
 #: In the folder of the group: the folders of state and of evidence, the mark of a stop; and files of the state of every rank.
 STATE, EVIDENCE, STOPPED = "agent", "evidence", "stopped"
 API_KEY = "api_key"  # on the head: an env file with the key that the first run made
-OWNER, HOLDS, FABRIC = "owner.json", "holds.json", "fabric.json"
+OWNER, HOLDS, FABRIC, WATCH = "owner.json", "holds.json", "fabric.json", "watch.json"
 
 
 class ConfigError(Exception):
@@ -74,9 +74,8 @@ def host_alias(rank: int) -> str:
 PROTOCOL = 1
 #: Bytes of one line, its end included.
 MAX_LINE = 8 << 20
-#: Characters of a text of another process that are used, and of all texts of one reply but a log, a manifest and a receipt.
+#: Characters of a text of another process that are used.
 MAX_TEXT = 4000
-MAX_TEXTS = 256 << 10
 TIMEOUT = 60.0  # of one call
 LONGEST_HOLD = 7 * 86400.0  # seconds, as the verb accepts them. More is left only by a clock that was ahead
 #: Verbs that only rank 0 answers.

@@ -21,7 +21,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_a
 from ansible_collections.gb10.cluster.plugins.module_utils._node.group_state import disobeys
 from ansible_collections.gb10.cluster.plugins.module_utils._node.readahead import Readahead
 from ansible_collections.gb10.cluster.plugins.module_utils._node.releases import kept, release_on_disk
-from ansible_collections.gb10.cluster.plugins.module_utils._pair import evidence, files, logs, look, protocol, rules
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import evidence, files, look, protocol, rules
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.evidence import History
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.files import Folder
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.protocol import Caller, RankError, group_folder, take_arguments
@@ -75,7 +75,7 @@ class RankService:
         self._work = threading.Lock()  # held while containers change
         self._records = threading.RLock()  # held while owner.json or holds.json changes, never for long
         self._highest = 0  # generation, also if it could not be written
-        self.sampler = Sampler(self.group, self.folder, rules.usable_settings(config.get("watch"))[0], self._run, docker_socket=self.docker_socket, root=root)
+        self.sampler = Sampler(self.group, self.folder, rules.merged_settings(config.get("watch")), self._run, docker_socket=self.docker_socket, root=root)
         self.history = History(self._state, wall)
         self._asked_at = -1.0
         self._started = look.fingerprints(look.STARTED, root)
@@ -316,7 +316,7 @@ class RankService:
 
     def _slice(self, **arguments: Any) -> dict[str, Any]:
         # Verdicts, events and notices quote lines of the log. The head masks what looks like a secret, this node the values that it knows.
-        return logs.run_slice({**arguments, "docker_socket": self.docker_socket}, evidence.secrets_in(self.folder))
+        return look.run_slice({**arguments, "docker_socket": self.docker_socket}, evidence.secrets_in(self.folder))
 
     def _probe(self, release: str = "", **arguments: Any) -> dict[str, Any]:
         return api_probe.run({**arguments, "env_file": self._key_files(release)})

@@ -52,49 +52,26 @@ _ABOVE_ZERO = ("stopped_seconds", "wedge_seconds", "metrics_seconds", "completio
 
 
 class SettingsError(ValueError):
-    """The setting `key` cannot be used. The text is one sentence with the remedy."""
-
-    def __init__(self, key: str, sentence: str) -> None:
-        super().__init__(sentence)
-        self.key = key
+    """A setting has a value that cannot be used. The text is one sentence with the remedy."""
 
 
 def merged_settings(given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return all settings; `given` replaces single ones. Raises SettingsError."""
-    given = given or {}
-    unknown = [key for key in given if key not in DEFAULTS]
-    if unknown:
-        raise SettingsError(unknown[0], f"{unknown[0]} is not a setting of the watch. Supported: {', '.join(DEFAULTS)}.")
-    out = {**DEFAULTS, **{key: value for key, value in given.items() if value is not None}}
-    for key, default in DEFAULTS.items():
-        value = out[key]
-        if isinstance(default, (int, float)) and not isinstance(default, bool):
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
-                raise SettingsError(key, f"{key} of the watch is {value!r}. Expected: a number that is not negative.")
-        elif not isinstance(value, type(default)):
-            raise SettingsError(key, f"{key} of the watch is {value!r}. Expected: {'a list of words' if default == [] else type(default).__name__}.")
+    """Return all settings; `given` replaces single ones. The argument specification of the role has their types. Raises SettingsError."""
+    out = {**DEFAULTS, **{key: value for key, value in (given or {}).items() if value is not None}}
+    for key, value in out.items():
+        if isinstance(value, (int, float)) and value < 0:
+            raise SettingsError(f"{key} of the watch is {value!r}. Expected: a number that is not negative.")
     zero = next((key for key in _ABOVE_ZERO if out[key] == 0), "")
     if zero:
-        raise SettingsError(zero, f"{zero} of the watch is 0. Expected: a number above 0; the default is {DEFAULTS[zero]:g}.")
+        raise SettingsError(f"{zero} of the watch is 0. Expected: a number above 0; the default is {DEFAULTS[zero]:g}.")
     if out["head_seconds"] < HEAD_SECONDS:
         expected = f"at least {HEAD_SECONDS:.0f}; the head asks every 30 s or more often"
-        raise SettingsError("head_seconds", f"head_seconds of the watch is {out['head_seconds']!r}. Expected: {expected}.")
+        raise SettingsError(f"head_seconds of the watch is {out['head_seconds']!r}. Expected: {expected}.")
     if out["memory_drop_gib"] < out["memory_floor_gib"]:
-        own = next((key for key in ("memory_floor_gib", "memory_drop_gib") if given.get(key) is not None), "memory_drop_gib")
+        own = next((key for key in ("memory_floor_gib", "memory_drop_gib") if (given or {}).get(key) is not None), "memory_drop_gib")
         figures = f"memory_drop_gib ({out['memory_drop_gib']:g}) is below memory_floor_gib ({out['memory_floor_gib']:g})"
-        raise SettingsError(own, f"{own} of the watch does not fit: {figures}. Expected: the page cache is dropped before the rank is stopped.")
+        raise SettingsError(f"{own} of the watch does not fit: {figures}. Expected: the page cache is dropped before the rank is stopped.")
     return out
-
-
-def usable_settings(given: Mapping[str, Any] | None) -> tuple[dict[str, Any], list[str]]:
-    """Return all settings, and a sentence for each of `given` that this version does not support: another version may have written the file."""
-    left, problems = dict(given or {}), list[str]()
-    while True:
-        try:
-            return merged_settings(left), problems
-        except SettingsError as error:
-            problems.append(f"{error} It is ignored. Run site.yml.")
-            del left[error.key]
 
 
 # --- What is wrong with a rank that is expected to serve.

@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Both ends of the agents' connection: the sockets that answer, the head's session over OpenSSH, and what sshd's configuration on a worker means for it.
+"""The head's session over OpenSSH, what sshd's configuration on a worker means for it, and what preflight judges of both.
 
 A call is a process of ssh over the connection that an earlier one has left open (ControlMaster), so it needs no handshake of its own.
 """
@@ -9,164 +9,21 @@ A call is a process of ssh over the connection that an earlier one has left open
 from __future__ import annotations
 
 import contextlib
-import grp
 import ipaddress
-import os
 import re
 import socket
 import subprocess
-import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
-from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import cut
+from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import protocol
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.protocol import CONNECT, MAX_TEXT, MAX_TEXTS, USER, RankError, RankLost
-
-# --- A Unix socket of the agent: each connection has one request line and one reply line, in a thread of its own.
-
-MAX_CONNECTIONS = 32
-CHUNK = 1 << 16
-IDLE_SECONDS = 300.0  # after which a connection without a request is closed: its other end may no longer exist
-REQUEST_SECONDS = 30.0  # from the first byte of a request to its last
-
-Handle = Callable[[dict[str, Any]], dict[str, Any]]
-
-
-def log(text: str) -> None:
-    """Write a line to the journal."""
-    sys.stderr.write(text.rstrip("\n") + "\n")
-    sys.stderr.flush()
-
-
-def bound(path: str, mode: int, group: str = "") -> socket.socket:
-    """Return a listening socket at `path`. It belongs to `group` if that group exists. Raises OSError."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        listening.bind(path)
-        os.chmod(path, 0o600)  # before listen(), so that no other user can connect
-        with contextlib.suppress(KeyError):
-            if group:
-                os.chown(path, -1, grp.getgrnam(group).gr_gid)
-                os.chmod(path, mode)
-        listening.listen(MAX_CONNECTIONS)
-    except OSError:
-        listening.close()
-        raise
-    return listening
-
-
-def request_of(connection: socket.socket) -> bytes:
-    """Return the request line of a connection; empty if it ends before, and longer than MAX_LINE without its end if it is too long.
-
-    Raises OSError, also if the request does not begin within IDLE_SECONDS, or does not end within REQUEST_SECONDS.
-    """
-    found, end = bytearray(), 0.0
-    connection.settimeout(IDLE_SECONDS)
-    while b"\n" not in found[-CHUNK:] and len(found) <= protocol.MAX_LINE:
-        if found:
-            end = end or time.monotonic() + REQUEST_SECONDS
-            connection.settimeout(max(0.001, end - time.monotonic()))
-        data = connection.recv(CHUNK)
-        if not data:
-            return b""
-        found += data
-    return b"".join(bytes(found).partition(b"\n")[:2])
-
-
-class Listener:
-    """Accepts connections on one socket and answers them with `handle`, which never raises for a verb that fails."""
-
-    def __init__(self, path: str, handle: Handle, host: str, *, mode: int = 0o600, group: str = "") -> None:
-        """Open the socket and accept connections in a thread. Raises OSError."""
-        self.path, self._handle, self._host = path, handle, host
-        self._open: set[socket.socket] = set()
-        self._lock = threading.Lock()
-        self._socket = bound(path, mode, group)
-        self._thread = threading.Thread(target=self._accept, daemon=True, name=f"gb10-{os.path.basename(path)}")
-        self._thread.start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _address = self._socket.accept()
-            except OSError as error:
-                if self._socket.fileno() < 0 or not os.path.exists(self.path):
-                    return
-                log(f"{self.path}: {error}")
-                threading.Event().wait(0.2)  # out of file descriptors, for example
-                continue
-            self._begin(connection)
-
-    def _begin(self, connection: socket.socket) -> None:
-        with self._lock:
-            accepted = len(self._open) < MAX_CONNECTIONS
-            if accepted:
-                self._open.add(connection)
-        if not accepted:
-            with contextlib.suppress(OSError), connection:
-                connection.sendall(protocol.encode(protocol.failure(f"The agent on {self._host} has {MAX_CONNECTIONS} connections open. Try again later.")))
-            return
-        try:
-            threading.Thread(target=self._serve, args=(connection,), daemon=True, name="gb10-connection").start()
-        except RuntimeError as error:
-            log(f"{self.path}: {error}")
-            self._end(connection)
-
-    def _end(self, connection: socket.socket) -> None:
-        with self._lock:
-            self._open.discard(connection)
-        connection.close()
-
-    def _serve(self, connection: socket.socket) -> None:
-        try:
-            with contextlib.suppress(OSError):
-                line = request_of(connection)
-                connection.settimeout(IDLE_SECONDS)
-                if len(line) > protocol.MAX_LINE:
-                    connection.sendall(protocol.encode(protocol.failure(f"A request is longer than {protocol.MAX_LINE} bytes.", "refused")))
-                elif line:
-                    connection.sendall(self.answer(line))
-        finally:
-            self._end(connection)
-
-    def answer(self, line: bytes) -> bytes:
-        """Return the reply line to a request line."""
-        try:
-            request = protocol.decode(line)
-            if request.get("v") != protocol.PROTOCOL:
-                return protocol.encode(protocol.refusal(request.get("v"), self._host))
-            if not isinstance(request.get("verb"), str):
-                return protocol.encode(protocol.failure("The request has no verb.", "unknown"))
-            return protocol.encode(self._handle(request))
-        except RankError as error:
-            return protocol.encode(protocol.failure(error, error.kind))
-        except Exception as error:  # noqa: BLE001  one request must not end the connection
-            log(traceback.format_exc())
-            return protocol.encode(protocol.failure(f"The agent on {self._host} failed: {type(error).__name__}: {error}. See `journalctl -u gb10-agent`."))
-
-    def close(self) -> None:
-        """Remove the socket and end its connections."""
-        with contextlib.suppress(OSError):
-            os.unlink(self.path)
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._thread.join(1.0)
-        self._socket.close()
-        with self._lock:
-            connections = list(self._open)
-        for connection in connections:
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.protocol import CONNECT, USER, RankError, RankLost
 
 # --- What the configuration of sshd on a worker means for the head's key, by the output of `sshd -T -C ...`.
 
@@ -281,6 +138,78 @@ def sshd_problems_of(node: Node, host: str, address: str, rc: int, text: str) ->
     return sshd_problems(text, names.split() if code == 0 else [USER], host, address)
 
 
+# --- What preflight judges of this node's agent: whether it answers, and the head's path to the workers.
+# Reads only. A captured tree has recorded answers below cmd/: agent-peers.json (head) or agent-hello.json (worker), and sshd.txt.
+
+Record = dict[str, Any]
+Call = Callable[..., Record]
+
+HELLO_SECONDS = 5.0
+PEERS_SECONDS = 20.0  # more than the agent gives its workers
+
+
+def recorded_call(node: Node) -> Call:
+    """Return a function that reads a verb's result from a captured tree."""
+
+    def call(verb: str, **_options: Any) -> Record:
+        text = node.read(f"/cmd/agent-{verb}.json")
+        if text is None:
+            raise protocol.AgentMissing("no recording")
+        return dict(loads(text))
+
+    return call
+
+
+def head_address(text: str) -> str:
+    """Return the first address in from= of the agent's authorized_keys; empty if there is none."""
+    match = re.search(r'from="([^",]+)', text)
+    try:
+        return str(ipaddress.ip_address(match[1])) if match else ""
+    except ValueError:
+        return ""
+
+
+def sshd_problems_here(node: Node, head: str) -> list[str]:
+    """Return one sentence for each setting of a worker's sshd that keeps the head's key from working."""
+    address = head_address(node.read(protocol.AUTHORIZED) or "")
+    if not address:
+        return []
+    recorded = node.read("/cmd/sshd.txt")
+    rc, text = (0, recorded) if recorded is not None else sshd_output(node, protocol.USER, head, address)
+    return sshd_problems_of(node, head, address, rc, text)
+
+
+def read_for_preflight(node: Node, call: Call | None = None) -> Record:
+    """Return the facts of the agent; `call` stands in for the socket. A node without an agent has no other key than `installed`."""
+    try:
+        known = node.mapping(protocol.CONFIG)
+        group, rank, head = str(known["group"]), int(known["rank"]), str(known["hosts"][0])
+    except (ValueError, KeyError, IndexError, TypeError):
+        return {"installed": False}
+    if not node.exists(protocol.UNIT_FILE):
+        return {"installed": False}
+    found: Record = {
+        "installed": True, "group": group, "rank": rank, "active": True, "error": "", "peers": [], "sshd_problems": [],
+    }  # fmt: skip
+    call = call or (protocol.call if node.root == "/" else recorded_call(node))
+    try:
+        if rank:
+            call("hello", timeout=HELLO_SECONDS)
+        else:
+            found["peers"] = list(call("peers", timeout=PEERS_SECONDS).get("peers") or [])
+    except PermissionError:
+        return {**found, "active": None, "error": "only root may ask the agent"}
+    except protocol.AgentMissing as error:
+        found.update(active=False, error=error.cause)
+    except RankError as error:
+        # An agent that refuses is running.
+        if error.kind == "failed":
+            found.update(active=False, error=str(error).rstrip("."))
+    if rank:
+        found["sshd_problems"] = sshd_problems_here(node, head)
+    return found
+
+
 # --- The ranks as the actor calls them: jobs in threads, over OpenSSH for a worker and within the process for rank 0.
 
 GRACE = 2.0  # seconds after its timeout by which a job must have ended by itself
@@ -300,8 +229,6 @@ TYPES: dict[str, dict[str, type]] = {
         "blocked": str,
     },
 }  # fmt: skip
-#: Of a reply itself: what may be longer than a text.
-LONG = ("log", "manifest", "receipt")
 
 
 def ssh_argv(peer: Mapping[str, Any], keys_dir: str = protocol.KEYS, run_dir: str = protocol.RUN, *, master: bool = True) -> list[str]:
@@ -396,18 +323,14 @@ def ask(argv: list[str], line: bytes, timeout: float) -> bytes:
 
 
 def checked(verb: str, result: dict[str, Any]) -> dict[str, Any]:
-    """Return the result of a verb, with bounded texts and numbers, because the head quotes what containers print. Raises RankError if it is not one."""
+    """Return the result of a verb. Raises RankError if a part of it that the head reads is missing or of another type, as that of another version can be."""
     if verb not in TYPES:
         return result
-    try:
-        found = dict(cut(result, MAX_TEXT, MAX_TEXTS, LONG))
-    except ValueError as error:
-        raise RankError(f"its reply to {verb} is not valid: {error}") from error
-    places = [(found, TYPES[verb]), *([(found["hello"], _HELLO)] if verb == "watch" and isinstance(found.get("hello"), dict) else [])]
+    places = [(result, TYPES[verb]), *([(result["hello"], _HELLO)] if verb == "watch" and isinstance(result.get("hello"), dict) else [])]
     wrong = [key for place, types in places for key, kind in types.items() if not isinstance(place.get(key), kind)]
     if wrong:
         raise RankError(f"its reply to {verb} has no valid {wrong[0]}")
-    return found
+    return result
 
 
 class Session:

@@ -1,28 +1,32 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The subcommands of `gb10` that read; the account of a group for people and status.yml; and `gb10 check`, which sends prompts and judges the replies."""
+"""The subcommands of `gb10` that read: the container logs of all ranks, and the account of a group for people and status.yml, among others."""
 
 from __future__ import annotations
 
 import argparse
+import base64
 import collections
+import contextlib
 import functools
+import heapq
+import itertools
 import os
 import re
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
-from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded, redact
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog
+from ansible_collections.gb10.cluster.plugins.module_utils._core import redact
 from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import run_command
-from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.api_probe import read_key
+from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api, node
 from ansible_collections.gb10.cluster.plugins.module_utils._node import group_state as documents
-from ansible_collections.gb10.cluster.plugins.module_utils._node import node
 from ansible_collections.gb10.cluster.plugins.module_utils._node.group_state import group_status
-from ansible_collections.gb10.cluster.plugins.module_utils._pair import evidence, logs, look, protocol, standing
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import evidence, look, protocol, standing
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.commands import DIFFERS, PARTLY, CommandError, Group, answer, complain, show
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.files import Folder
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.protocol import AgentMissing, RankError, RankLost
@@ -31,6 +35,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._pair.standing import
 
 LOOK_SECONDS = 30.0
 SLICE_SECONDS = 60.0
+LOG_BYTES = 1 << 18  # of a file that are read at once
 
 
 def key(group: Group, options: argparse.Namespace) -> int:
@@ -78,52 +83,26 @@ def why(group: Group, options: argparse.Namespace) -> int:
     return 0
 
 
-def print_logs(group: Group, options: argparse.Namespace) -> int:
-    """Print the container logs of all ranks that this node reaches, without secrets. Its own is read without an agent."""
-    try:
-        since = logs.seconds_of(options.since)
-        wanted = re.compile(options.grep)
-    except re.error as error:
-        raise CommandError(f"{options.grep!r} is not a valid regular expression: {error}.") from error
-    except ValueError as error:
-        raise CommandError(str(error)) from error
-    failed: list[Exception] = []
-    silent: list[str] = []
-    known = evidence.secrets_in(group.folder)
-    asks: list[tuple[int, str, logs.Ask]] = [(group.rank, group.host, lambda **more: logs.run_slice({**more, "docker_socket": group.docker_socket}, known))]
-    asks += [(peer.number, peer.host, _slice_of(peer, silent)) for peer in group.peers()]
-    mask = functools.partial(redact.redact, known=known)
-    found = (logs.lines_of(ask, f"gb10-{group.name}-rank{number}", host, since) for number, host, ask in asks)
-    sources = [logs.masked(lines, mask, wanted.search) for lines in found]
-    limit, count = max(0, options.number), 0
-    last: collections.deque[logs.Line] = collections.deque(maxlen=limit or None)
-    for line in logs.merged(sources, failed.append):
-        count += 1
-        if limit or options.json:
-            last.append(line)
-        else:
-            show(logs.shown(line))
-    lines = [logs.shown(line) for line in last]
-    unasked = [group.strange] if group.strange and not group.rank else []  # the sessions to the workers are those of the head's agent
-    problems = [str(each) for each in (*failed, *unasked)]
-    if 0 < limit < count:
-        problems.insert(0, f"{count - limit} earlier lines are not shown. The limit is {limit} lines.")
-    read = [host for _number, host, _ask in asks if host not in silent]
-    answer(options, {"schema": logs.SCHEMA, "group": group.name, "host": group.host, "read": read, "lines": lines, "problems": problems}, lines)
-    for problem in problems:
-        complain(problem)
-    return 1 if len(failed) == len(sources) else PARTLY if failed or unasked else 0
-
-
-def _slice_of(peer: Peer, silent: list[str]) -> logs.Ask:
-    def ask(**arguments: Any) -> dict[str, Any]:
-        try:
-            return peer.begin("slice", SLICE_SECONDS, **arguments).result()
-        except RankLost as error:
-            silent.append(peer.host)
-            raise RankError(f"{peer.host} does not answer: {error}.") from error
-
-    return ask
+def boot(group: Group, options: argparse.Namespace) -> int:
+    """Print what the log of this rank's last boot shows, or the log in a file: how far it came, what failed, and what to change."""
+    facts: dict[str, Any] = {}
+    if options.file:
+        log = BootLog()
+        with open(options.file, "rb") as handle:
+            while data := handle.read(LOG_BYTES):
+                log.feed(data)
+        facts = log.facts(final=True)
+    else:
+        with contextlib.suppress(docker_api.DockerError):
+            state = docker_api.state_of(docker_api.inspect(f"gb10-{group.name}-rank{group.rank}", group.docker_socket))
+            facts = look.boot_log([state] if state else [], group.docker_socket)
+    if not facts:
+        raise CommandError(f"{group.host} has no container of {group.name} whose log can be read.")
+    facts = dict(redact.masked(facts, evidence.secrets_in(group.folder)))
+    failure = facts["failure"] or facts["suspicion"]
+    lines = [f"{facts['state']}, at stage {facts['stage']}", *([f"{failure['class']}: {failure['line']}", f"remedy: {failure['remedy']}"] if failure else [])]
+    answer(options, {"schema": "gb10.cluster/boot/1", "group": group.name, "host": group.host, **facts}, lines)
+    return 0
 
 
 def print_evidence(group: Group, options: argparse.Namespace) -> int:
@@ -144,6 +123,147 @@ def print_evidence(group: Group, options: argparse.Namespace) -> int:
     text, figures = evidence.collect(group.name, group.folder, run_command, memory, group.docker_socket)
     answer(options, {**document, "text": text, "figures": figures}, evidence.joined(text, figures).splitlines())
     return 0
+
+
+# --- The subcommand `gb10 logs`: the container logs of all ranks of a group, merged by the times that the Docker Engine gave their lines.
+
+LOGS_SCHEMA = "gb10.cluster/logs/1"
+SLICE_BYTES = 1 << 20
+BLOCK, AROUND = 1000, 200  # lines that are masked together, and lines before and behind them that are read with them
+MOST_PIECES = 256  # more than the Docker Engine keeps with the role's settings
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+#: Takes the arguments of the verb `slice`, and returns its result.
+Slice = Callable[..., dict[str, Any]]
+
+
+class Line(NamedTuple):
+    """One line of a rank's log: its time in ns since the epoch."""
+
+    time: int
+    host: str
+    text: str
+
+
+def seconds_of(text: str) -> float:
+    """Return the seconds in 90s, 10m, 2h or 1d. Raises ValueError with a sentence."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
+    if not match:
+        raise ValueError(f"{text!r} is not a duration. Use a number with a unit, such as 90s, 10m, 2h or 1d.")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def lines_of(ask: Slice, container: str, host: str, since: float) -> Iterator[Line]:
+    """Yield the lines of a container of the last `since` seconds. Raises RankError, RankLost."""
+    cursor = f"{max(0, int((time.time() - since) * 10**9))}:0"
+    moment = 0
+    for _piece in range(MOST_PIECES):
+        piece = ask(container=container, cursor=cursor, wait=0.0, limit=SLICE_BYTES, stamps=True)
+        if piece.get("failed"):
+            raise RankError(str(piece.get("msg")))
+        if piece.get("container") is None:
+            raise RankError(f"There is no container {container} on {host}.")
+        data = base64.b64decode(piece["log"])
+        for raw in data.decode("utf-8", "replace").splitlines():
+            stamp, _blank, text = raw.partition(" ")
+            found = docker_api.stamp_to_ns(stamp)
+            moment = found or moment
+            yield Line(moment, host, text if found else raw)  # a carriage return within a line leaves a part without a stamp
+        if len(data) < SLICE_BYTES:
+            return
+        cursor = piece["cursor"]
+    raise RankError(f"The log of {container} on {host} is longer than {MOST_PIECES * SLICE_BYTES >> 20} MiB: the rest is left out. Use a shorter time.")
+
+
+def masked(lines: Iterable[Line], mask: Callable[[str], str], wanted: Callable[[str], Any]) -> Iterator[Line]:
+    """Yield the masked lines of one rank whose own text is wanted. A line is masked with those around it: a key or an argument can begin on an earlier one."""
+    kept: list[Line] = []
+    done = 0  # how many of them are behind us: they are there to be read only
+    failure: Exception | None = None
+    source, ended = iter(lines), False
+    while not ended:
+        before = len(kept)
+        try:
+            for line in itertools.islice(source, BLOCK):
+                kept.append(line)  # those before an error stay
+        except Exception as error:  # noqa: BLE001  the lines before it are shown first
+            failure = error
+        ended = len(kept) < before + BLOCK
+        end = len(kept) if ended else len(kept) - AROUND
+        texts = mask("\n".join(line.text for line in kept)).split("\n")
+        for line, text in list(zip(kept, texts))[done:end]:
+            if wanted(line.text):
+                yield line._replace(text=text)
+        first = max(0, end - AROUND)
+        kept, done = kept[first:], end - first
+    if failure is not None:
+        raise failure
+
+
+def merged(sources: Iterable[Iterator[Line]], problem: Callable[[Exception], None]) -> Iterator[Line]:
+    """Yield the lines of all ranks by time. A rank that cannot be read is reported to `problem`, and the others go on."""
+    return heapq.merge(*(_guarded(log, problem) for log in sources), key=lambda line: line.time)
+
+
+def _guarded(log: Iterator[Line], problem: Callable[[Exception], None]) -> Iterator[Line]:
+    try:
+        yield from log
+    except Exception as error:  # noqa: BLE001  one rank must not end the output of the others
+        problem(error)
+
+
+def shown(line: Line) -> str:
+    """Return a line as it is printed."""
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(line.time // 10**9)) + f".{line.time // 10**6 % 1000:03d}Z"
+    return f"{stamp} {line.host} | {line.text}"
+
+
+def print_logs(group: Group, options: argparse.Namespace) -> int:
+    """Print the container logs of all ranks that this node reaches, without secrets. Its own is read without an agent."""
+    try:
+        since = seconds_of(options.since)
+        wanted = re.compile(options.grep)
+    except re.error as error:
+        raise CommandError(f"{options.grep!r} is not a valid regular expression: {error}.") from error
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    failed: list[Exception] = []
+    silent: list[str] = []
+    known = evidence.secrets_in(group.folder)
+    asks: list[tuple[int, str, Slice]] = [(group.rank, group.host, lambda **more: look.run_slice({**more, "docker_socket": group.docker_socket}, known))]
+    asks += [(peer.number, peer.host, _slice_of(peer, silent)) for peer in group.peers()]
+    mask = functools.partial(redact.redact, known=known)
+    found = (lines_of(ask, f"gb10-{group.name}-rank{number}", host, since) for number, host, ask in asks)
+    sources = [masked(lines, mask, wanted.search) for lines in found]
+    limit, count = max(0, options.number), 0
+    last: collections.deque[Line] = collections.deque(maxlen=limit or None)
+    for line in merged(sources, failed.append):
+        count += 1
+        if limit or options.json:
+            last.append(line)
+        else:
+            show(shown(line))
+    lines = [shown(line) for line in last]
+    unasked = [group.strange] if group.strange and not group.rank else []  # the sessions to the workers are those of the head's agent
+    problems = [str(each) for each in (*failed, *unasked)]
+    if 0 < limit < count:
+        problems.insert(0, f"{count - limit} earlier lines are not shown. The limit is {limit} lines.")
+    read = [host for _number, host, _ask in asks if host not in silent]
+    answer(options, {"schema": LOGS_SCHEMA, "group": group.name, "host": group.host, "read": read, "lines": lines, "problems": problems}, lines)
+    for problem in problems:
+        complain(problem)
+    return 1 if len(failed) == len(sources) else PARTLY if failed or unasked else 0
+
+
+def _slice_of(peer: Peer, silent: list[str]) -> Slice:
+    def ask(**arguments: Any) -> dict[str, Any]:
+        try:
+            return peer.begin("slice", SLICE_SECONDS, **arguments).result()
+        except RankLost as error:
+            silent.append(peer.host)
+            raise RankError(f"{peer.host} does not answer: {error}.") from error
+
+    return ask
 
 
 # --- The subcommand `gb10 status`: the one account of a group, for people and for status.yml.
@@ -167,9 +287,12 @@ def status_document(group: Group, options: argparse.Namespace) -> dict[str, Any]
     if options.completion and not group.rank and seen["ask"]:
         infos[0]["alive"] = look.alive(group.folder, ask_of(group, options))
         seen = group_status(infos, group.name, group.hosts)
-    logs = [info.get("boot_log") or {} for info in infos]
     notes = [] if never else [problem] if problem else list(_notes(group, state))
-    found = {**documents.status_document(seen, group.name, group.hosts, infos, logs), "notes": notes, "faults": seen["faults"]}
+    found = {
+        **documents.status_document(seen, group.name, group.hosts, infos, [info.get("boot_log") or {} for info in infos]),
+        "notes": notes,
+        "faults": seen["faults"],
+    }
     masked = dict(redact.masked(found, evidence.secrets_in(group.folder)))
     key = not group.rank and not never and _uses_made_key(group)
     return {**masked, "notes": [*masked["notes"], *([f"API key: {KEY_COMMAND}"] if key else [])]}
@@ -232,89 +355,3 @@ def _uses_made_key(group: Group) -> bool:
     """Whether the current release uses the key that the head keeps, and not one of the inventory."""
     has_key = node.read_json(os.path.join(group.folder, "current", "release.json")).get("has_key")
     return bool(has_key) and not api_probe.read_key(look.key_files(group.folder)[:1])
-
-
-# --- The subcommand `gb10 check`: it sends prompts at several concurrencies to the model that serves, and judges every reply.
-
-Prompts = Sequence[Mapping[str, Any]]
-#: Sends prompts, so many at once, and returns the replies.
-Ask = Callable[[Prompts, int], list[dict[str, Any]]]
-
-
-def check(group: Group, options: argparse.Namespace) -> int:
-    """Ask level by level, print what comes, and return 2 if a reply is bad."""
-    from ansible_collections.gb10.cluster.plugins.module_utils._gate import bench
-
-    group.need_head("check")
-    prompts = prompts_in(options.prompts)
-    try:
-        levels = bench.prompt_levels(options.concurrency)
-    except bench.SanityError as error:
-        raise CommandError(str(error)) from error
-    release = _release(group)
-    _require_ranks(group)
-    ask = _asker(group, release, options.timeout)
-    found: dict[str, Any] = {"group": group.name, **{key: release.get(key) for key in ("release", "profile", "port")}, "streams": options.streams}
-    rows: list[dict[str, Any]] = []
-    _print(options, bench.title_lines(found))
-    for level, batch in bench.batches(prompts, levels):
-        rows.append(bench.prompt_row(level, batch, ask(batch, level)))
-        _print(options, bench.stream_lines(rows[-1]) if options.streams else bench.prompt_table(rows)[0 if len(rows) == 1 else -1 :])
-    document = bench.judged(found, rows)
-    answer(options, document, bench.closing_lines(document))
-    if not document["passed"]:
-        complain(document["sentence"])
-    return 0 if document["passed"] else DIFFERS
-
-
-def prompts_in(place: str) -> list[dict[str, Any]]:
-    """Return the prompts of a file with a JSON list, of standard input if it is `-`, or those of the collection if none are given. Raises CommandError."""
-    from ansible_collections.gb10.cluster.plugins.module_utils._gate import bench
-
-    try:
-        own = loads(sys.stdin.read() if place == "-" else bounded.text(place)) if place else []
-        if not isinstance(own, list):
-            raise ValueError("a JSON list is expected")
-        return bench.prompts_of(own)
-    except bench.SanityError as error:
-        raise CommandError(str(error)) from error
-    except (TypeError, ValueError) as error:
-        raise CommandError(f"The prompts in {'standard input' if place == '-' else place} are not valid: {error}.") from error
-
-
-def _release(group: Group) -> dict[str, Any]:
-    """Return what is written about the release that serves. After a rollback the inventory differs from it."""
-    path = os.path.join(group.folder, "current/release.json")
-    try:
-        return dict(loads(bounded.text(path)))
-    except (FileNotFoundError, TypeError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise CommandError(f"{group.name}: nothing is known to serve on {group.host} ({path}: {reason}): run site.yml first.") from error
-
-
-def _require_ranks(group: Group) -> None:
-    """Raise CommandError if a rank is down: a request would hang for minutes."""
-    found = status_document(group, argparse.Namespace(completion=False, lost=""))
-    if found["faults"]:
-        raise CommandError(found["sentence"])
-
-
-def _asker(group: Group, release: Mapping[str, Any], timeout: float) -> Ask:
-    from ansible_collections.gb10.cluster.plugins.module_utils._gate import bench
-
-    url, keys = api_probe.api_url({"port": 8000, **release}), look.key_files(group.folder)
-
-    def ask(batch: Prompts, level: int) -> list[dict[str, Any]]:
-        out = api_probe.run({"url": url, "requests": bench.requests_of(batch), "concurrency": level, "timeout": timeout, "env_file": keys})
-        problem = out.get("msg") or out.get("error") or ("" if out.get("models") else "it lists no model")
-        if problem:
-            raise CommandError(f"{group.host} does not serve: {problem}. See playbooks/status.yml for the reason, and start it with site.yml.")
-        return list(out["replies"])
-
-    return ask
-
-
-def _print(options: argparse.Namespace, lines: Sequence[str]) -> None:
-    """Print lines, unless a document follows."""
-    for line in [] if options.json else lines:
-        show(line)

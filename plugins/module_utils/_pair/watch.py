@@ -20,6 +20,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._pair import look, ru
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.actor import Actor, Clock, Superseded
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.calls import POLL_SECONDS, TICK_SECONDS, Calls
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.observation import Observation
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.protocol import WATCH
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.rules import Fault
 
 # --- What follows a failed boot.
@@ -104,7 +105,6 @@ class Unserved:
         self._from, self._floor = None, self._clock.monotonic()
 
 
-WATCH = "watch.json"
 STABLE_SECONDS = 30.0
 SETTLE_SECONDS = 2.0  # within which the rank that is the cause is read too
 MISSING_SECONDS = 5.0  # between two readings of ranks that lack something

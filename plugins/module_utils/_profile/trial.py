@@ -12,7 +12,7 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import stream as boot_log
 from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads, misfit
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import Thresholds
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.bandwidth import Thresholds
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import values
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import CACHE_VARIABLES
 
@@ -332,7 +332,7 @@ def problem_of(result: Mapping[str, Any], host: str, minimum: float | None = Non
 
 
 def verdict(ranks: Sequence[Mapping[str, Any]], hosts: Sequence[str], minimum: float | None = None, rdma: bool = True) -> dict[str, Any]:
-    """Decide for the group from what the module collective_test returned on its ranks, in the order of `hosts`.
+    """Decide for the group from what the module roce_test returned on its ranks, in the order of `hosts`.
 
     The result has `class`, `failed`, `msg`, and `gb_s` of the slowest rank.
     """

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import shlex
-import subprocess
-import sys
 
 import pytest
 from playbook import REPO
 
 from tools import acceptance, stages
 
+#: When the rows run that `pytest -m` selects.
+SELECTED = {"quick": ("test",), "not quick": ("more", "long"), "long": ("long",)}
+
 
 def rows(suite: str) -> list[str]:
-    """The rows of the net that the stages of a suite run, parametrized ones once for each stage."""
-    found = []
-    for _nice, lane in stages.SUITES[suite]:
-        for line in (line for _name, line in lane if "tests/acceptance" in line):
-            words = [sys.executable, "-m", *shlex.split(line[line.index("pytest") :]), "--collect-only", "--durations=0"]
-            done = subprocess.run(words, cwd=REPO, capture_output=True, text=True, check=True)
-            found += sorted(set(re.findall(r"^\S+::(test_\w+)", done.stdout, re.M)))
+    """The rows of the net that the stages of a suite run."""
+    found, runs = [], acceptance.tests()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("paths", nargs="*")
+    parser.add_argument("--ignore", action="append", default=[])
+    parser.add_argument("-m")
+    for line in (line for _nice, lane in stages.SUITES[suite] for _name, line in lane if "tests/acceptance" in line):
+        given, _others = parser.parse_known_args(shlex.split(line.partition("pytest")[2]))
+        for path in sorted(acceptance.NET.glob("test_*.py")):
+            shown = str(path.relative_to(REPO))
+            if shown.startswith(tuple(given.paths)) and shown not in given.ignore:
+                found += [name for name in re.findall(r"^def (test_\w+)", path.read_text(encoding="utf-8"), re.M) if runs[name] in SELECTED[given.m]]
     return found
 
 

@@ -114,6 +114,19 @@ def test_with_all_answers_given_nothing_is_asked(world: World) -> None:
     assert world.run(extra=GIVEN)["password"] == "pw-2"
 
 
+def test_a_second_run_proposes_the_answers_of_the_first(world: World) -> None:
+    (world.folder / "group_vars").mkdir(parents=True)
+    hosts = {f"spark-{number}": {"ansible_host": f"10.0.0.{number}"} for number in (1, 2)}
+    (world.folder / "hosts.yml").write_text(yaml.safe_dump({"gb10": {"children": {"pair1": {"hosts": hosts}}}}), encoding="utf-8")
+    values = {"ansible_user": "nvidia", "gb10_profile": "fp8-1m", "gb10_model_store": "{{ elsewhere }}"}
+    (world.folder / "group_vars/gb10.yml").write_text(yaml.safe_dump(values), encoding="utf-8")
+    result = world.run("", "", "", "", "")
+    assert [each["address"] for each in result["machines"]] == ["10.0.0.1", "10.0.0.2"]
+    assert result["variables"] == {"ansible_user": "nvidia", "gb10_profile": "fp8-1m", "gb10_model_store": "/srv/models"}
+    (world.folder / "hosts.yml").write_text("- none\n", encoding="utf-8")
+    assert world.run(extra=GIVEN)["variables"]["gb10_profile"] == "b12x-fp8-1m"
+
+
 def test_an_invalid_answer_is_asked_again_with_the_reason(world: World) -> None:
     world.run("10.0.0.256", "10.0.0.1", "10.0.0.2", "-x", "a\x1b[D", "nvidia", "3", "2", "/data")
     for number, part in ((1, "not a valid IPv4"), (4, "login name"), (5, "login name"), (7, "gb10_profile is '3', expected one of b12x-fp8-1m")):

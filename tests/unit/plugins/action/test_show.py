@@ -17,7 +17,7 @@ def call(monkeypatch: pytest.MonkeyPatch, lines: list[str] | None, data: Any = N
     monkeypatch.setattr(shown, "load_extra_vars", lambda _loader: extra)
     action = plugin.ActionModule.__new__(plugin.ActionModule)
     action._loader = None
-    action.validate_argument_spec = lambda **_more: (None, {"lines": lines, "data": data})
+    action.validate_argument_spec = lambda **_more: (None, {"lines": lines, "data": data, "summary": False, "report": None})
     return action.run()
 
 

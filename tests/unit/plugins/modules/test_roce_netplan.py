@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import apply, netplan, restore
 from ansible_collections.gb10.cluster.plugins.modules import roce_netplan
 from unit.fixtures.roce.node import FakeNode
-from unit.fixtures.roce.tree import ADDRESSES, PAIR, RAIL0, RAIL1, bare, spark
+from unit.fixtures.roce.tree import ADDRESSES, PAIR, RAIL0, RAIL1, SPARK, V2, ZERO, bare, gid, spark, v4_gids
 
 FOREIGN = (
     "network:\n  version: 2\n  ethernets:\n    enp1s0f0np0:\n      addresses: [{}]\n      mtu: 9000\n"
@@ -32,7 +33,7 @@ class Machine(FakeNode):
     def start(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Move every absolute path of the module below `root`."""
         self.root = root
-        for name in ("STATE_DIR", "PENDING", "RESTORED", "BASELINE", "BACKUP_DIR"):
+        for name in ("STATE_DIR", "PENDING", "RESTORED", "BEFORE", "BACKUP_DIR"):
             monkeypatch.setattr(restore, name, f"{root}{getattr(restore, name)}")
         plain, real = netplan.OWN_PATH, netplan.read_files
         own = f"{root}/{plain}".lstrip("/")
@@ -50,6 +51,8 @@ class Machine(FakeNode):
             ("^netplan generate", self.generate),
             ("connection up", self.up),
             ("^/bin/ip ", self.ip),
+            ("^/bin/sh -ec", self.save),
+            (f"^/bin/sh {restore.BEFORE}/restore.sh", self.undo),
             (f"is-active --quiet (systemd-networkd|{restore.TIMER})", (3, "", "")),
         ]
 
@@ -85,18 +88,41 @@ class Machine(FakeNode):
         record = self.link(name)
         record["mtu"] = mtu
         record["addr_info"] = [{"family": "inet", "local": a.split("/")[0], "prefixlen": int(a.split("/")[1]), "scope": "global"} for a in addresses]
+        self.gids(name)
+
+    def gids(self, name: str, at: int = 2) -> None:
+        """Put the GIDs of the first address of a port into its table, from this index on."""
+        hca = next(row[1] for row in SPARK if row[0] == name)
+        table = dict.fromkeys(range(2, 8), (V2, ZERO)) | v4_gids(next(iter(self.addresses(name)), None), at=at)
+        for index, (kind, value) in table.items():
+            gid(self.tree, hca, index, kind, value, name)
 
     def ip(self, argv: list[str]) -> tuple[int, str, str]:
         """Do what `ip` is asked to."""
         words = argv[1:]
         record = self.link(words[words.index("dev") + 1])
-        if words[:2] == ["addr", "add"]:
+        if words[:2] in (["addr", "add"], ["addr", "replace"]):
             local, prefix = words[2].split("/")
             record["addr_info"].append({"family": "inet", "local": local, "prefixlen": int(prefix), "scope": "global"})
         elif words[:2] == ["addr", "del"]:
             record["addr_info"] = [a for a in record["addr_info"] if a["local"] != words[2].split("/")[0]]
         elif "mtu" in words:
             record["mtu"] = int(words[-1])
+        self.gids(record["ifname"])
+        return 0, "", ""
+
+    def save(self, argv: list[str]) -> tuple[int, str, str]:
+        """Make the files that the commands write."""
+        folder = Path(re.findall(r"^cd (\S+)", argv[-1])[0])
+        for name in re.findall(r">(\S+)", argv[-1]):
+            (folder / name).write_text("saved")
+        return 0, "", ""
+
+    def undo(self, _argv: list[str]) -> tuple[int, str, str]:
+        """Give back what test_restore.py shows that the script gives back."""
+        for path in Path(restore.BEFORE).glob("*.link"):
+            self.give(path.stem, [], 1500)
+        shutil.rmtree(restore.BEFORE)
         return 0, "", ""
 
     def addresses(self, name: str) -> list[str]:
@@ -156,8 +182,9 @@ def test_a_fresh_node_gets_its_rails_and_waits_for_the_confirmation(make: Any) -
     connections = Path(apply.RUN_FOLDERS[1])
     assert sorted(path.name for path in connections.iterdir()) == [f"netplan-{RAIL1}.nmconnection", f"netplan-{RAIL0}.nmconnection"]
     assert (Path(restore.PENDING) / "restore.sh").exists()
-    baseline = json.loads(Path(restore.BASELINE).read_text())
-    assert baseline["rails"][RAIL0] == {"name": RAIL0, "addresses": [], "mtu": 1500, "up": True}
+    assert {f"{name}.{kind}" for name in (RAIL0, RAIL1) for kind in ("addr", "link", "route", "sysctl")} <= {
+        path.name for path in Path(restore.BEFORE).iterdir()
+    }
     assert result["diff"][0]["after"] == node.own
 
 
@@ -180,7 +207,7 @@ def test_check_mode_shows_the_change_and_makes_none(make: Any) -> None:
     assert (result["changed"], result["pending"], node.own) == (True, False, None)
     assert any(f"give {RAIL0} 192.168.100.10/24 and MTU 9000 (now: no address, MTU 1500)" in action for action in result["actions"])
     assert not node.ran("systemd-run|nmcli|^/bin/ip")
-    assert not Path(restore.BASELINE).exists()
+    assert not Path(restore.BEFORE).exists()
 
 
 def test_drift_is_put_right_on_the_rail_without_netplan(make: Any) -> None:
@@ -220,9 +247,10 @@ def test_absent_gives_back_what_stood_before(make: Any) -> None:
     assert (checked["changed"], node.own is not None) == (True, True)
     result = node.call(state="absent")
     assert (result["changed"], result["pending"], node.own) == (True, True, None)
-    assert result["actions"] == [f"remove /{netplan.OWN_PATH}", f"remove /{netplan.SYSCTL_PATH}", f"forget {restore.BASELINE}"]
+    restored = f"give {RAIL1}, {RAIL0} back what they were before the first run, of {restore.BEFORE}"
+    assert result["actions"] == [f"remove /{netplan.OWN_PATH}", f"remove /{netplan.SYSCTL_PATH}", restored]
     assert (node.link(RAIL0)["addr_info"], node.link(RAIL0)["mtu"]) == ([], 1500)
-    assert not Path(restore.BASELINE).exists()
+    assert not Path(restore.BEFORE).exists()
     assert node.call(state="confirmed")["confirmed"] is True
     assert node.call(state="absent")["changed"] is False
 
@@ -239,6 +267,45 @@ def test_absent_when_our_file_was_removed(make: Any) -> None:
     assert not list(Path(apply.RUN_FOLDERS[1]).glob("*"))
     node.call(state="confirmed")
     assert node.call(state="absent")["changed"] is False
+
+
+# --- GID repair ------------------------------------------------------------------------------------------------------------------
+
+
+def drifted(make: Any) -> Machine:
+    """Return a machine of which the GID of the second rail has moved to index 5, and that puts it back at 3 with its address."""
+    node = confirmed(make)
+    node.gids(RAIL1, at=4)
+    node.commands.clear()
+    return node
+
+
+def test_a_gid_that_drifted_is_repaired_once(make: Any) -> None:
+    node = drifted(make)
+    checked = node.call(check=True, addresses=ADDRESSES)
+    assert (checked["changed"], node.ran("^/bin/ip")) == (True, [])
+    result = present(node)
+    assert checked["actions"] == result["actions"] == [f"remove and add 192.168.101.10/24 on {RAIL1} for its GID (now: index 5)"]
+    assert node.ran("^/bin/ip") == [f"/bin/ip addr del 192.168.101.10/24 dev {RAIL1}", f"/bin/ip addr replace 192.168.101.10/24 brd + dev {RAIL1}"]
+    assert (result["pending"], present(node)["changed"]) == (False, False)
+
+
+def test_a_gid_in_use_is_left_and_reported(make: Any) -> None:
+    node = drifted(make)
+    node.users = ["VLLM::Worker (77)"]
+    result = present(node)
+    assert (result["changed"], node.ran("^/bin/ip")) == (False, [])
+    assert result["shown"] == [f"The GIDs of {RAIL1} were left as they are, because VLLM::Worker (77) use(s) RDMA."]
+
+
+def test_repair_can_be_switched_off(make: Any) -> None:
+    assert present(drifted(make), gid_repair=False)["changed"] is False
+
+
+def test_an_address_that_does_not_come_back_is_reported(make: Any) -> None:
+    node = drifted(make)
+    node.answers.insert(0, ("addr replace", (2, "", "RTNETLINK answers: Cannot assign requested address\n")))
+    assert "Cannot assign requested address" in present(node)["msg"]
 
 
 # --- other people's files --------------------------------------------------------------------------------------------------------
@@ -277,11 +344,11 @@ def test_an_adopted_file_that_gives_something_else(make: Any) -> None:
 
 REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
     "no address": ({"addresses": []}, "This node has no fabric address; set gb10_fabric_cidrs"),
-    "no prefix": ({"addresses": ["192.168.100.10"]}, "The address 192.168.100.10 of rail 0 has no prefix length; write it like 192.168.100.10/24."),
-    "a name that is not there": ({"interfaces": [RAIL0, "enp9s0"]}, "The interface enp9s0 does not exist on this node"),
-    "management": ({"interfaces": ["enP7s7", RAIL1]}, "enP7s7 carries the default route or this SSH session"),
+    "no prefix": ({"addresses": ["192.168.100.10"]}, "The address 192.168.100.10 has no prefix length; write it like 192.168.100.10/24."),
+    "a name that is not there": ({"interfaces": [RAIL0, "enp9s0"]}, "The interface enp9s0 of rail 1 does not exist on this node"),
+    "management": ({"interfaces": ["enP7s7", RAIL1]}, "enP7s7 carries the default route, so the roce role does not change it. "),
     "a network in use": ({"addresses": ["10.0.1.9/24", ADDRESSES[1]]}, f"The fabric network 10.0.1.0/24 of {RAIL0} overlaps 10.0.1.60/24 on enP7s7"),
-    "too many": ({"addresses": [f"192.168.{n}.10/24" for n in range(100, 105)]}, "No port was found for rail 4 (192.168.104.10/24)."),
+    "too many": ({"addresses": [f"192.168.{n}.10/24" for n in range(100, 105)]}, "1 configured rail(s) (192.168.104.10) have no port; this node has "),
 }
 
 
@@ -297,11 +364,11 @@ def unreadable(node: Machine) -> None:
 BLOCKED: dict[str, tuple[dict[str, Any], Callable[[Machine], Any], dict[str, Any], str]] = {
     "no cable": ({"up": ()}, lambda _node: None, {}, "^No port has a link.*Plug the QSFP cable"),
     "no card": (
-        {}, lambda node: setattr(node, "tree", bare(node.root / "bare")), {}, r"^No port was found for rail 0 \(.*\)\. No mlx5 device is visible\.",
+        {}, lambda node: setattr(node, "tree", bare(node.root / "bare")), {}, r"^No mlx5 device is visible\.",
     ),
     "the SSH session": (
         {"addresses": PAIR}, lambda _node: None, {"ssh_connection": "192.168.100.11 5000 192.168.100.10 22"},
-        f"{RAIL0} carries the default route or this SSH session",
+        f"{RAIL0} carries the SSH session, so the roce role does not change it",
     ),
     "RDMA in use": (
         {}, lambda node: setattr(node, "users", ["VLLM::Worker (77)"]), {},
@@ -392,9 +459,9 @@ def test_a_change_that_no_run_has_confirmed_is_confirmed_by_the_next_one(make: A
     present(node)
     again = present(node)
     assert (again["changed"], again["pending"]) == (False, True)
-    script = (Path(restore.PENDING) / "restore.sh").read_text()
     result = present(node, mtu=4000)
     assert (result.get("failed"), result["pending"]) == (None, True)
-    assert f"rm -f /{netplan.OWN_PATH}" in script
-    assert f"rm -f /{netplan.OWN_PATH}" not in (Path(restore.PENDING) / "restore.sh").read_text(), "the first change stays"
+    first, second = node.ran(f"^/bin/sh -ec cd {restore.STATE_DIR}/staging")
+    assert f" /{netplan.OWN_PATH}" not in re.findall("tar .*", first)[0]
+    assert f" /{netplan.OWN_PATH}" in re.findall("tar .*", second)[0], "the first change stays"
     assert node.call(state="confirmed")["confirmed"] is True

@@ -22,7 +22,6 @@ VALUES: dict[str, tuple[list[Any], list[Any]]] = {
     "vllm_tp2_context": ([4096, "4096"], ["\u0665", 0]),
     "docker_log_max_size": (["50m", "1g", "1G", "512kb", 1048576, "1.5g"], ["50 megabytes", "m", "-1", "0m", ""]),
     "docker_memlock": (["unlimited", "leave", "64m", "8388608", 8388608, -1, "64 MiB", "Unlimited"], ["none", 0, "-2", "64x", ""]),
-    "gpu_max_clock_mhz": ([None, 100, "2000"], [0, 99, 10001, 2000.5]),
     "image_port": ([0, 1, 65535], [-1, 65536]),
     "preflight_ignore": ([[], ["arch", "gb10"]], [["arhc"]]),
     "readahead_classes": ([["nvme", "dm"], []], [["nvm"]]),
@@ -67,7 +66,6 @@ def test_ranges_and_patterns(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "part"),
     [
-        ("gpu_max_clock_mhz", 2.1, "expected a whole number from 100 to 10000"),
         ("vllm_tp2_gpu_memory_utilization", "0,8", "expected a number: a share of the memory, above 0"),
         ("preflight_ignore", ["gb-10"], "expected the ID of a check of roles"),
         ("weights_owner", "nvidia", "a numeric id, as `id -u NAME` prints it"),

@@ -148,68 +148,9 @@ def test_matches_no_line_of_a_healthy_boot(log: Path) -> None:
 
 STAMP = "2026-11-22T20:15:00+00:00 spark-1 kernel: "
 NO_MEMORY = "NVRM: nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051) returned from _memdescAllocInternal(pMemDesc)"
-FAULTS = """
-gpu_lost: NVRM: Xid (PCI:000f:01:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.
-gpu_lost: NVRM: Xid (PCI:000f:01:00): 119, pid=4711, name=VLLM::Worker, Timeout after 45s of waiting for RPC response from GPU0 GSP!
-gpu_xid: NVRM: Xid (PCI:000f:01:00): 31, pid=4711, name=python3, Ch 00000008, intr 00000000. MMU Fault: ENGINE GRAPHICS
-oom_killed: oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=docker-0.scope,mems_allowed=0,global_oom,task=VLLM::Worker,pid=4711,uid=0
-oom_killed: Out of memory: Killed process 4711 (VLLM::Worker) total-vm:130000000kB, anon-rss:97000000kB, file-rss:0kB
-oom_killed: Memory cgroup out of memory: Killed process 4711 (python3) total-vm:130000000kB
-pcie_error: pcieport 0000:00:00.0: AER: Uncorrected (Fatal) error received: 0000:01:00.0
-pcie_error: pcieport 0000:00:00.0: AER: Uncorrectable (Non-Fatal) error message received from 0000:01:00.0
-pcie_error: mlx5_core 0000:01:00.0: PCIe Bus Error: severity=Uncorrected (Non-Fatal), type=Transaction Layer, (Requester ID)
-pcie_error: mlx5_core 0000:01:00.0: mlx5_pci_slot_reset Device state = 2 health sensors: 1 slot reset
-pcie_error: pcieport 0000:00:00.0: AER: device recovery failed
-pcie_error: {1}[Hardware Error]: event severity: fatal
-lockup: watchdog: BUG: soft lockup - CPU#3 stuck for 26s! [VLLM::Worker:4711]
-lockup: INFO: task kworker/u40:3:512 blocked for more than 120 seconds.
-lockup: rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:
-mlx5_error: mlx5_core 0000:01:00.0: poll_health:825:(pid 0): device's health compromised - reached miss count
-mlx5_error: mlx5_core 0000:01:00.0: poll_health:816:(pid 0): Fatal error 1 detected
-mlx5_error: mlx5_core 0000:01:00.0: cmd_work_handler:1025:(pid 512): ACCESS_REG(0x805) timeout. Will cause a leak of a command resource
-mlx5_error: mlx5_core 0000:01:00.0: Port module event[error]: module 0, Cable error, High Temperature
-mlx5_error: mlx5_core 0000:01:00.0 enp1s0f0np0: TX timeout detected
-mlx5_error: NETDEV WATCHDOG: enp1s0f0np0 (mlx5_core): transmit queue 3 timed out
-mlx5_error: NETDEV WATCHDOG: enp1s0f0np0 (mlx5_core): transmit queue 3 timed out 5012 ms
-mlx5_error: NETDEV WATCHDOG: eth0 (mlx5_core): transmit queue timed out
-mlx5_error: mlx5_core 0000:01:00.0 enp1s0f0np0: NETDEV WATCHDOG: CPU: 2: transmit queue 3 timed out 5120 ms
-mlx5_error: mlx5_core 0002:01:00.1 enP2p1s0f1np1: NETDEV WATCHDOG: CPU: 19: transmit queue 12 timed out 80692736 ms
-mlx5_error: enP2p1s0f1np1: NETDEV WATCHDOG: CPU: 2: transmit queue 3 timed out 5120 ms
-mlx5_error: NETDEV WATCHDOG: CPU: 2: transmit queue 3 timed out 5120 ms
-mlx5_error: mlx5_core 0000:01:00.0 enp1s0f0np0: TX timeout on queue: 3, SQ: 0x12a4, CQ: 0x1ac, SQ Cons: 0x1 SQ Prod: 0x5, usecs since last trans: 5012000
-mlx5_error: mlx5_core 0000:01:00.0: print_health_info:458:(pid 0): synd 0x8: unrecoverable hardware error
-mlx5_error: mlx5_core 0000:01:00.0: wait_func:964:(pid 112): ENABLE_HCA(0x104) timeout. Will cause a leak of a command resource
-mlx5_error: mlx5_core 0000:01:00.0: mlx5_health_try_recover:338:(pid 4711): health recovery flow aborted, PCI reads still not working
-mlx5_error: mlx5_core 0000:01:00.0: mlx5_fw_fatal_reporter_err_work:641:(pid 4711): health recovery failed
-mlx5_error: mlx5_core 0000:01:00.0: mlx5_error_sw_reset:240:(pid 4711): NIC IFC still 7 after 5000ms.
-mlx5_error: mlx5_core 0000:01:00.0: mlx5_fw_reset_wait_reset_done:700:(pid 4711): FW sync reset timeout after 60 seconds
-mlx5_error: mlx5_core 0000:01:00.0: mlx5_cmd_trigger: command interface is down, firmware reset
-mlx5_error: mlx5_core 0000:01:00.0: mlx5_pci_link_toggle:480:(pid 4711): PCI link not ready (0x1011) after 2000 ms
-mlx5_error: mlx5_core 0000:01:00.0: mlx5_function_enable:1150:(pid 9): Firmware over 120000 MS in pre-initializing state, aborting
-mlx5_error: mlx5_core 0000:01:00.0: probe_one:1962:(pid 12): mlx5_init_one failed with error code -110
-mlx5_error: mlx5_core 0000:01:00.0: probe with driver mlx5_core failed with error -110
-mlx5_error: mlx5_core: probe of 0000:01:00.0 failed with error -110
-pcie_error: pcieport 0000:00:00.0: pciehp: Slot(0): Link Down
-pcie_error: pcieport 0000:00:00.0: pciehp: Slot(0-1): Card not present
-pcie_error: pciehp 0000:00:00.0:pcie004: Slot(0): Link Down
-pcie_error: pcieport 0000:00:00.0: pciehp: Slot(0): Cannot train link: status 0x5011
-pcie_error: mlx5_core 0000:01:00.0: not ready 65535ms after FLR; giving up
-pcie_error: pci 0000:01:00.0: not ready 65535ms after bus reset; giving up
-pcie_error: pcieport 0000:00:00.0: not ready 60000ms after resume; giving up
-pcie_error: mlx5_core 0000:01:00.0: Unable to change power state from D3cold to D0, device inaccessible
-pcie_error: pcieport 0000:00:00.0: can't change power state from D3cold to D0 (config space inaccessible)
-pcie_error: pcieport 0000:00:00.0: DPC: containment event, status:0x1f01 source:0x0000
-pcie_error: pcieport 0000:00:00.0: AER: Multiple Uncorrectable (Fatal) error message received from 0000:01:00.0
-pcie_error: pcieport 0000:00:00.0: PCIe Bus Error: severity=Uncorrectable (Fatal), type=Inaccessible, (Unregistered Agent ID)
-suspend: PM: suspend entry (s2idle)
-suspend: PM: suspend entry (deep)
-suspend: PM: hibernation: hibernation entry
-wifi_oops: mt7925e 0004:01:00.0: chip reset failed
-kernel_panic: Kernel panic - not syncing: Fatal exception in interrupt
-thermal: thermal thermal_zone0: acpitz: critical temperature reached, shutting down
-disk_error: I/O error, dev nvme0n1, sector 1234567 op 0x0:(READ) flags 0x80700 phys_seg 1 prio class 2
-"""
-KERNEL_ROWS = [tuple(row.split(": ", 1)) for row in FAULTS.strip().splitlines()]
+#: [kind or "-", message]: faults, then messages that are none: corrected errors, other interfaces, what recovers, power management, other programs.
+KERNEL = [line.split("\t", 1) for line in (FIXTURES / "kernel.tsv").read_text(encoding="utf-8").splitlines()]
+KERNEL_ROWS = [(kind, line) for kind, line in KERNEL if kind != "-"]
 
 
 @pytest.mark.parametrize("prefix", ["", "[ 8123.456789] ", "[76621.876006] [    T140] ", "[Fri Aug  7 03:13:00] ", "3,1234,8123456789,-;"])
@@ -274,59 +215,7 @@ def test_the_lines_of_owners_are_the_events_that_they_should_be() -> None:
         assert kinds == case["expected"]["kinds"], name
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "pcieport 0000:00:00.0: AER: Corrected error received: 0000:01:00.0",
-        "pcieport 0000:00:00.0: AER: Multiple Correctable error message received from 0000:01:00.0",
-        "mlx5_core 0000:01:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)",
-        "{1}[Hardware Error]: event severity: corrected",
-        "mlx5_core 0000:01:00.0: Health issue observed, High temperature, severity(4) WARNING:",
-        "NVRM: loading NVIDIA UNIX Open Kernel Module for aarch64  580.126.09",
-        "mlx5_core 0000:01:00.0: health recovery succeeded",
-        " SUBSYSTEM=pci",
-        # The watchdog of another interface, before and since kernel 6.8.
-        "NETDEV WATCHDOG: enP7s7 (r8127): transmit queue 0 timed out 6144 ms",
-        "NETDEV WATCHDOG: wlP9s9 (mt7925e): transmit queue 2 timed out 5012 ms",
-        "r8127 0007:01:00.0 enP7s7: NETDEV WATCHDOG: CPU: 6: transmit queue 0 timed out 6144 ms",
-        "enP7s7: NETDEV WATCHDOG: CPU: 6: transmit queue 0 timed out 6144 ms",
-        "virtio_net virtio0 eth0: NETDEV WATCHDOG: CPU: 1: transmit queue 0 timed out 5500 ms",
-        # Other network interfaces that did not come back, and what recovers by itself.
-        "mt7925e 0009:01:00.0: not ready 65535ms after FLR; giving up",
-        "r8127 0007:01:00.0: Unable to change power state from D3cold to D0, device inaccessible",
-        "[76621.876006] [    T140] r8127 0007:01:00.0: Unable to change power state from D3cold to D0, device inaccessible",
-        "mlx5_core 0000:01:00.0: not ready 1023ms after FLR; waiting",
-        "mlx5_core 0000:01:00.0: ready 2047ms after FLR",
-        "pcieport 0000:00:00.0: pciehp: Slot(0): Card present",
-        "pcieport 0000:00:00.0: pciehp: Slot(0): Link Up",
-        "pcieport 0000:00:00.0: pciehp: Slot(0): Link Down/Up ignored (recovered by DPC)",
-        "pcieport 0000:00:00.0: pciehp: Slot #0 AttnBtn- PwrCtrl- MRL- AttnInd- PwrInd- HotPlug+ Surprise+ Interlock- NoCompl+ IbPresDis- LLActRep+",
-        "pcieport 0000:00:00.0: DPC: enabled with IRQ 100",
-        "pcieport 0000:00:00.0: AER: enabled with IRQ 100",
-        # mlx5 in health.
-        "mlx5_core 0002:01:00.0: mlx5_pcie_event:326:(pid 3202): Detected insufficient power on the PCIe slot (27W).",
-        "mlx5_core 0002:01:00.0: 126.028 Gb/s available PCIe bandwidth (32.0 GT/s PCIe x4 link)",
-        "mlx5_core 0000:01:00.0: firmware version: 28.45.4028",
-        "mlx5_core 0000:01:00.0: mlx5_cmd_out_err:838:(pid 4711): ACCESS_REG(0x805) op_mod(0x1) failed, status bad operation(0x2), err(-22)",
-        "mlx5_core 0000:01:00.0: Port module event: module 0, Cable unplugged",
-        "mlx5_core 0000:01:00.0: PCI Sync FW Update Reset Ack. Device reset is expected.",
-        "mlx5_core 0000:01:00.0: E-Switch: Disable: mode(LEGACY), nvfs(0), necvfs(0), active vports(0)",
-        "mlx5_core 0000:01:00.0 enp1s0f0np0: Link down",
-        # Starts of other parts.
-        "thermal_sys: Registered thermal governor 'step_wise'",
-        "nvme nvme0: 20/0/0 default/read/poll queues",
-        "EXT4-fs (nvme0n1p2): mounted filesystem r/w with ordered data mode.",
-        "Kernel command line: quiet panic=10",
-        # Power management that is not a suspend.
-        "PM: suspend exit",
-        "PM: hibernation: Registered nosave memory: [mem 0x00000000-0x00000fff]",
-        "mlx5_core 0000:01:00.0: PM: runtime suspend",
-        "",
-        # /dev/kmsg carries lines of user processes as well: facility 3 is a daemon.
-        "28,1234,8123456789,-;systemd[1]: docker.service: A process of this unit has been killed by the OOM killer.",
-        "12,1234,8123456789,-;NVRM: Xid (PCI:000f:01:00): 79, GPU has fallen off the bus.",
-    ],
-)
+@pytest.mark.parametrize("line", [line for kind, line in KERNEL if kind == "-"])
 def test_other_lines_are_not_faults(line: str) -> None:
     assert classify_kernel(line) is None
     assert catalogue.summarize_kernel(STAMP + line) == []

@@ -102,100 +102,10 @@ def test_a_hybrid_model_of_an_old_version_is_marked() -> None:
     assert kv["effective_tokens"] == 292864
 
 
-INFO = "INFO 01-01 00:00:00 "
-ENGINE = f"{INFO}[core.py:112] Initializing a V1 LLM engine (v0.33.0) with config: model='m', "
-FACT_LINES: dict[str, tuple[str, Any, str]] = {
-    "negative memory": ("kv_cache.available_gib", -2.35, "(Worker pid=1) INFO 01-01 00:00:00 [gpu_worker.py:1] Available KV cache memory: -2.35 GiB"),
-    "host KV": ("kv_cache.tokens", 1000, "   - GPU + host KV cache size: 1,000 tokens, Maximum concurrency for 500 tokens per request: 2.00x"),
-    "blocks override": ("kv_cache.blocks_override", 512, f"{INFO}[kv_cache_utils.py:826] Overriding num_gpu_blocks=900 with num_gpu_blocks_override=512"),
-    "graphs 0 secs": ("graphs.gib", -0.02, "INFO 01-01 00:00:00 [m.py:1] Graph capturing finished in 0 secs, took -0.02 GiB"),
-    "encoder graphs are others": ("graphs.seconds", None, "INFO 01-01 00:00:00 [m.py:1] Encoder graph capturing finished in 3 secs, took 0.02 GiB"),
-    "auto-fit": (
-        "context",
-        98304,
-        f"{INFO}[k.py:1] Auto-fit max_model_len: reduced from 262144 to 98304 to fit in available GPU memory (12.3 GiB available for KV cache)",
-    ),
-    "a version of something else": ("version", None, "INFO 01-01 00:00:00 [kernel.py:345] Kernel version 3.1"),
-    "no version in a dump of the environment": ("version", None, "vLLM Version: N/A (dev)"),
-    "attention old": ("attention_backend", "Flash Attention", "INFO 01-01 00:00:00 [cuda.py:328] Using Flash Attention backend on V1 engine."),
-    "attention enum": ("attention_backend", "TRITON_ATTN", "INFO 01-01 00:00:00 [cuda.py:308] Using AttentionBackendEnum.TRITON_ATTN backend."),
-    "attention list": ("attention_backend", "FLASHMLA", f"{INFO}[cuda.py:482] Using FLASHMLA attention backend out of potential backends: ('FLASHMLA',)"),
-    "MoE backend is none": ("attention_backend", None, f"{INFO}[nvfp4.py:239] Using 'MARLIN' NvFp4 MoE backend out of potential backends: ['MARLIN']."),
-    "old MoE backend is none": ("attention_backend", None, "INFO 01-01 00:00:00 [fp8.py:205] Using Triton backend for FP8 MoE"),
-    "MoE backend": ("moe_backend", "B12X", "INFO 01-01 00:00:00 [mxfp4.py:1] Using 'B12X' Mxfp4 MoE backend"),
-    "MoE backend of a list": (
-        "moe_backend",
-        "FlashInfer CUTLASS",
-        f"{INFO}[unquantized.py:1] Using FlashInfer CUTLASS Unquantized MoE backend out of potential backends: ['FlashInfer TRTLLM'].",
-    ),
-    "MoE backend of no quantization": ("moe_backend", "TritonExperts", "INFO 01-01 00:00:00 [layer.py:1] Using TritonExperts MoE backend"),
-    "MoE backend, old": ("moe_backend", "Cutlass BlockScaled GroupedGemm", f"{INFO}[fp8.py:122] Using Cutlass BlockScaled GroupedGemm backend for FP8 MoE"),
-    "not a MoE backend": ("moe_backend", None, "INFO 01-01 00:00:00 [x.py:1] The prompt asks: Using 'B12X' Mxfp4 MoE backend"),
-    "custom ops": ("custom_ops", "none,+quant_fp8", f"{ENGINE}'custom_ops': ['none', '+quant_fp8', 'none'], 'x': []}}"),
-    "custom ops as JSON": ("custom_ops", "all", f'{ENGINE}"custom_ops":["all"]}}'),
-    "no custom ops": ("custom_ops", "", f"{ENGINE}'custom_ops': []}}"),
-    "custom ops unknown": ("custom_ops", None, f"{ENGINE}x=1}}"),
-    "autotune": ("autotune", True, f"{ENGINE}kernel_config=KernelConfig(enable_flashinfer_autotune=True, x=1)"),
-    "no autotune": ("autotune", False, f"{ENGINE}kernel_config=KernelConfig(x=1, enable_flashinfer_autotune=False)"),
-    "autotune unknown": ("autotune", None, f"{ENGINE}x=1}}"),
-    "eager": ("eager", True, f"{ENGINE}enforce_eager=True, x=1"),
-    "graphs": ("eager", False, f"{ENGINE}enforce_eager=False, x=1"),
-    "eager unknown": ("eager", None, f"{ENGINE}x=1"),
-    "drafter": ("drafter", True, "INFO 01-01 00:00:00 [gpu_model_runner.py:5184] Loading drafter model..."),
-    "no drafter": ("drafter", False, "INFO 01-01 00:00:00 [gpu_model_runner.py:1] Loading model from scratch..."),
-    "rank with N/A": ("world_size", 4, f"{INFO}[p.py:1] rank 3 in world size 4 is assigned as DP rank 0, PP rank 0, TP rank 3, EP rank N/A, EPLB rank N/A"),
-    "listen 0.9": ("stage", "listen", "INFO 01-01 00:00:00 [api_server.py:1] Starting vLLM API server 0 on http://0.0.0.0:8000"),
-    "HiSparse is not the concurrency": (
-        "kv_cache.max_concurrency",
-        None,
-        f"{INFO}[connector.py:252] HiSparse steady-state maximum concurrency for 4,096 tokens per request: 9.00x (running requests reading from host).",
-    ),
-    "usage is not the size": ("kv_cache.tokens", None, "INFO 01-01 00:00:00 [loggers.py:1] Engine 000: Running: 1 reqs, GPU KV cache usage: 12.3%"),
-    "sockets": ("nccl.transport", "tcp", "h:1:1 [0] NCCL INFO Using network Socket"),
-    "channels outrank the network": (
-        "nccl.transport",
-        "tcp",
-        "h:1:1 [0] NCCL INFO Using network IB\nh:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0",
-    ),
-    "a plugin": ("nccl.transport", "plugin", "h:1:1 [0] NCCL INFO Using network Libfabric"),
-    "OOB alone is not an HCA": ("nccl.hcas", [], "h:1:1 [0] NCCL INFO NET/IB : Using [RO]; OOB eth0:10.0.0.1<0>"),
-    "NCCL after a progress bar without its line end": (
-        "nccl.transport",
-        "tcp",
-        "Loading safetensors checkpoint shards:  50% Completed | 1/2 [00:01<00:01,  1.20s/it]lab-1:106:106 [0] NCCL INFO Using network Socket",
-    ),
-    "no IB device": ("nccl.no_ib_device", True, "h:1:1 [0] NCCL INFO NET/IB : No device found."),
-    "glued to a progress bar": (
-        "kv_cache.available_gib",
-        3.5,
-        "Capturing CUDA graphs (decode, FULL):  96%|█████ | 49/51 [00:01<00:00](Worker_TP1 pid=2) INFO 01-01 00:00:00 [gpu_worker.py:1] Available KV cache memory: 3.5 GiB",
-    ),
-    "context in the dump of a dying engine": (
-        "context",
-        262144,
-        "ERROR 05-13 10:46:44 [dump_input.py:70] V1 LLM engine (v0.9.0) with config: model='/m', max_seq_len=262144, a=1",
-    ),
-    "the front-end in Rust listens": (
-        "listen",
-        "http://0.0.0.0:8000",
-        '(RustFrontend pid=3) INFO 09-27 00:00:00 [server/src/lib.rs:301] OpenAI server is ready to accept requests bind_address="0.0.0.0:8000" scheme="http" model="m"',
-    ),
-    "a persisted startup plan": (
-        "kv_cache.available_gib",
-        24.0,
-        "INFO 01-01 00:00:00 [startup_plan.py:153] Applying persisted startup plan (fingerprint 91ab): kv_cache_memory_bytes=25769803776 (24.00 GiB), x. "
-        "Memory profiling will be skipped.",
-    ),
-    "a tail whose engine is there": ("stage", "init", "(APIServer pid=1) INFO 01-01 00:00:00 [api_server.py:1637] Supported tasks: ['generate']"),
-    "a tail that lists its routes": ("stage", "listen", "INFO 01-01 00:00:00 [launcher.py:46] Route: /v1/models, Methods: GET"),
-    "a route of another program": ("stage", "none", "Route: /v1/models, Methods: GET"),
-    "other weights loaders": ("progress.percent", 10, "Multi-thread loading shards:  10% Completed | 3/30 [00:05<00:40]"),
-    "carriage returns": (
-        "progress.percent",
-        50,
-        "\rLoading safetensors checkpoint shards:  25% Completed | 1/4\rLoading safetensors checkpoint shards:  50% Completed | 2/4\r",
-    ),
-}
+def table(name: str) -> list[list[str]]:
+    """Return the rows of a table of log lines: columns, and the log with its line ends as \\n."""
+    rows = [row.split("\t") for row in (FIXTURES / name).read_text(encoding="utf-8").splitlines()]
+    return [[*row[:-1], json.loads('"' + row[-1].replace('"', '\\"') + '"')] for row in rows]
 
 
 def fact(text: str, path: str) -> Any:
@@ -206,10 +116,10 @@ def fact(text: str, path: str) -> Any:
     return found
 
 
-@pytest.mark.parametrize(("path", "value", "text"), FACT_LINES.values(), ids=FACT_LINES.keys())
-def test_a_line_gives_its_fact(path: str, value: Any, text: str) -> None:
+@pytest.mark.parametrize(("path", "value", "text"), [pytest.param(*row, id=name) for name, *row in table("facts.tsv")])
+def test_a_line_gives_its_fact(path: str, value: str, text: str) -> None:
     """The format strings of the versions, one by one."""
-    assert fact(text + "\n", path) == value
+    assert fact(text + "\n", path) == json.loads(value)
 
 
 NAMED = {
@@ -231,113 +141,13 @@ def test_another_program_is_not_vllm_by_a_part_of_its_name(name: str) -> None:
 READY = "INFO:     Application startup complete.\n"
 ACCESS = 'INFO:     10.0.0.9:4 - "POST /v1/chat/completions HTTP/1.1" 200 OK\n'
 ERROR = "(EngineCore pid=9) ERROR 07-02 09:10:00 [core.py:1512] "
-DEATH = ERROR + "EngineCore encountered a fatal error.\n"
 LOADING = "(Worker pid=1) INFO 01-01 00:00:00 [g.py:1] Starting to load model x...\n"
-LAUNCHING = "INFO 07-02 09:00:03 [serve.py:120] Launching vLLM (v0.25.2) headless multiproc executor, with head node address 192.0.2.1:29501 for torch.distributed process group.\n"
-DRIVER = "Aug 19 18:34:29 spark1 kernel: NVRM: nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051)\n"
-
-#: Logs by the state of the boot and the class of its failure.
-STATES: dict[tuple[str, str | None], dict[str, str]] = {
-    ("unknown", None): {
-        "no line of vLLM": "hello\nworld\n",
-        "a refused request is none": 'INFO:     1.2.3.4:5 - "GET /health HTTP/1.1" 503 Service Unavailable\n',
-        "statistics of an idle engine are none": "(APIServer pid=1) INFO 01-01 00:00:00 [loggers.py:271] Engine 000: Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 0.0 tokens/s, Running: 0 reqs\n",
-        "the front-end in Rust has no socket yet": '(RustFrontend pid=3) INFO 09-27 00:00:00 [server/src/lib.rs:176] starting vLLM server model="m"\n',
-        "a tactic that the autotuner skips": "(Worker_TP0 pid=95) 2026-09-20 06:29:54,210 - WARNING - autotuner.py:256 - flashinfer.jit: [Autotuner]: Skipping tactic 14, due to failure: CUDA out of memory\n",
-        "a warning glued to a progress bar": "Tuning fp8_gemm:  86%|████ | 18/21 [00:00<00:00, 23.54profile/s]2026-07-07 20:45:29,170 - WARNING - autotuner.py:1315 - x: CUDA out of memory, falling back\n",
-    },
-    ("starting", None): {
-        "args": "INFO 01-01 00:00:00 [utils.py:1] non-default args: {'model': 'x', 'max_model_len': 5}\n",
-        "a headless rank that starts again": LAUNCHING + "INFO 07-02 09:09:00 [model.py:733] Resolved architecture: ExampleForCausalLM\n",
-        "listening is not yet ready": "INFO 01-01 00:00:00 [entry.py:1] Starting vLLM server on http://0.0.0.0:8000\n",
-        "the driver lacked memory for a moment": LOADING + DRIVER + "INFO 01-01 00:00:00 [k.py:1] GPU KV cache size: 4,096 tokens\n",
-        "a retry of the rendezvous is waiting": "(Worker pid=1) INFO 01-01 00:00:00 [p.py:1] world_size=2 rank=1 local_rank=0 distributed_init_method=tcp://10.0.0.1:29501 backend=nccl\n"
-        "[W1120 21:40:30.388 TCPStore.cpp:340] [c10d] TCP client failed to connect/validate to host 10.0.0.1:29501 - retrying (try=0, timeout=60000ms)\n"
-        "[E1120 21:40:30.388 socket.cpp:818] [c10d] The client socket has failed to connect to any network address of (10.0.0.1, 29501).\n",
-        "a local path that the hub refuses is not a missing model": "ERROR 01-01 00:00:00 [config.py:133] Error retrieving safetensors: Repo id must be in the form 'repo_name' or 'namespace/repo_name': '/models/x'. Use `repo_type` argument, retrying 1 of 2\n"
-        "ERROR 01-01 00:00:02 [config.py:131] Error retrieving safetensors: Repo id must be in the form 'repo_name' or 'namespace/repo_name': '/models/x'.\n"
-        "INFO 01-01 00:00:02 [config.py:1604] Using max model len 4500\n",
-        "a traceback that the API server logs": LOADING + "(APIServer pid=1) ERROR 01-01 00:00:00 [registry.py:1] Traceback (most recent call last):\n",
-    },
-    ("ready", None): {
-        "stdout alone: an answered request is readiness": 'INFO:     1.2.3.4:5 - "GET /health HTTP/1.1" 200 OK\n',
-        "an error before readiness does not count": "Traceback (most recent call last):\nModuleNotFoundError: No module named 'flash_attn_3'\n" + READY,
-        "an ASGI traceback does not count": f"{READY}{ACCESS}ERROR:    Exception in ASGI application\nTraceback (most recent call last):\nRuntimeError: client went away\n",
-        "a request that quotes it does not": f"{READY}{ACCESS}(APIServer pid=1) ERROR 01-01 00:00:00 [serving.py:825] ValueError: bad prompt: vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause.\n",
-        "a clean shutdown is not a failure": READY + ACCESS + "INFO:     Shutting down\nINFO:     Application shutdown complete.\n",
-        "the driver lacks memory while it serves": READY + ACCESS + DRIVER,
-        "a request with a parser that is none": f"{READY}{ACCESS}(APIServer pid=1) ERROR 01-01 00:00:00 [serving.py:315] KeyError: \"Tool parser 'x' not found. Available parsers: a\"\n",
-        "statistics of running requests are readiness": "(APIServer pid=1) INFO 01-01 00:00:00 [loggers.py:271] Engine 000: Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 9.0 tokens/s, Running: 5 reqs\n",
-        "the front-end in Rust": '(RustFrontend pid=3) INFO 09-27 00:00:00 [server/src/lib.rs:301] OpenAI server is ready to accept requests bind_address="0.0.0.0:8000" model="m"\n',
-    },
-    ("served_then_failed", "unclassified"): {"the cause stands before the proof": READY + ACCESS + ERROR + "KeyError: 'x'\n" + DEATH},
-    ("served_then_failed", "cuda_oom"): {"out of memory while serving": READY + ACCESS + ERROR + "torch.OutOfMemoryError: CUDA out of memory. Tried\n" + DEATH},
-    ("served_then_failed", "cuda_fault"): {
-        "a tail with a request that failed": ERROR
-        + "torch.AcceleratorError: CUDA error: an illegal memory access\n"
-        + ACCESS.replace("200 OK", "500 Internal Server Error"),
-        "a tail in which what is left still answers": DEATH
-        + ERROR
-        + "torch.AcceleratorError: CUDA error: an illegal memory access\n"
-        + 'INFO:     10.0.0.9:4 - "GET /metrics HTTP/1.1" 200 OK\n',
-    },
-    ("failed", "config_error"): {
-        "a probe that is refused while it starts proves no service": 'INFO:     10.0.0.9:4 - "POST /v1/chat/completions HTTP/1.1" 503 Service Unavailable\n'
-        + LOADING
-        + ERROR
-        + "ValueError: odd\n",
-        "the driver lacked memory for a moment, then another end": f"{LOADING}{DRIVER}INFO 01-01 00:00:00 [k.py:1] GPU KV cache size: 4,096 tokens\n{ERROR}EngineCore failed to start.\n{ERROR}ValueError: odd\n",
-        "the kill of the remaining processes is not the cause": LOADING + DEATH + ERROR + "ValueError: odd\nKilled\n",
-        "nor is the exit code of a container that failed": f"{LOADING}{ERROR}EngineCore failed to start.\n{ERROR}ValueError: odd\nvllm-1 exited with code 137\n",
-        "what other ranks do after one has failed proves nothing": ERROR + "WorkerProc failed to start.\n" + ERROR + "ValueError: odd\n" + LOADING,
-    },
-    ("served_then_failed", "engine_failed"): {
-        "a request finds the engine dead": f"{READY}{ACCESS}(APIServer pid=1) ERROR 01-01 00:00:00 [serving.py:825] vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause.\n"
-    },
-    ("served_then_failed", "worker_died"): {
-        "what the engine waited for is cancelled": f"{READY}{ACCESS}{ERROR}Worker proc VllmWorker-3 died unexpectedly, shutting down executor.\n{DEATH}{ERROR}RuntimeError: cancelled\n"
-    },
-    ("served_then_failed", "driver_no_memory"): {"the engine dies of the driver's lack of memory": READY + ACCESS + DRIVER + DEATH},
-    ("failed", "worker_died"): {
-        "the kill that vLLM sends itself is not an OOM kill": f"{LOADING}CRITICAL 11-20 21:10:00 [launcher.py:116] Got fatal signal from worker processes, shutting down.\nKilled\n",
-        "native code threw": LOADING + "terminate called after throwing an instance of 'std::runtime_error'\n",
-    },
-    ("failed", "oom_killed"): {
-        "a kill that took the connections is the cause": (
-            f"{LOADING}{DEATH}{ERROR}RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.77.0.2]:29319.\nvllm-1 exited with code 137\n"
-        ),
-        "the kernel's word counts in any case": LOADING + DEATH + ERROR + "ValueError: odd\nMemory cgroup out of memory: Killed process 7 (VLLM::Worker)\n",
-    },
-    ("failed", "cuda_fault"): {
-        "native code threw, with its message": f"{LOADING}terminate called after throwing an instance of 'c10::Error'\n  what():  CUDA error: an illegal memory access was encountered\n"
-    },
-    ("failed", "unclassified"): {
-        "a source line is not the error": ERROR + '    raise ValueError("CUDA out of memory")\n' + ERROR + "TypeError: no\n",
-        "what Python ignores at the end": (
-            f"{ERROR}RuntimeError: the cause\nException ignored in: <function LLM.__del__ at 0x7f>\nTraceback (most recent call last):\n"
-            "  File \"/x/llm.py\", line 500, in __del__\nAttributeError: no attribute\nTraceback (most recent call last):\nKeyError: '/psm_9a'\n"
-            "RuntimeError: Engine core initialization failed. See root cause above.\n"
-        ),
-        "an error that was survived is not the later one's cause": f"INFO 01-01 00:00:00 [m.py:1] Using max model len 5\nValueError: odd\n{LOADING}RuntimeError: cannot do it\n",
-        "a log that ends in the API server's uncaught traceback": (
-            f"{LOADING}(APIServer pid=1) Traceback (most recent call last):\n"
-            '(APIServer pid=1)   File "/opt/vllm/vllm/entrypoints/cli/main.py", line 123, in <module>\n'
-        ),
-    },
-    ("failed", "no_gpu"): {"a strong class is not survived": "RuntimeError: No CUDA GPUs are available\n" + LOADING},
-    ("served_then_failed", "nccl_error"): {
-        "a parent that exits is not a request to stop": (
-            f"{READY}{ACCESS}(Worker pid=1) INFO 01-01 00:00:00 [m.py:1] Parent process exited, terminating worker\n"
-            f"{ERROR}RuntimeError: NCCL error: unhandled system error\n"
-        ),
-    },
-}
 
 
-@pytest.mark.parametrize(("text", "verdict"), [pytest.param(text, verdict, id=name) for verdict, logs in STATES.items() for name, text in logs.items()])
-def test_the_state_of_a_boot(text: str, verdict: tuple[str, str | None]) -> None:
+@pytest.mark.parametrize(("state", "name", "text"), [pytest.param(*row, id=name) for name, *row in table("states.tsv")])
+def test_the_state_of_a_boot(state: str, name: str, text: str) -> None:
     facts = parse(text)
-    assert (facts["state"], facts["failure"] and facts["failure"]["class"]) == verdict
+    assert (facts["state"], facts["failure"]["class"] if facts["failure"] else "-") == (state, name)
 
 
 # -- boots -------------------------------------------------------------------------------------------------------------

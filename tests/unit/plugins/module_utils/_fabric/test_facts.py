@@ -1,4 +1,4 @@
-"""What roce_info knows (_fabric/facts.py and its parts): rails, GIDs, management, environment and problems.
+"""What roce_info knows (_fabric/problems.py and its parts): rails, GIDs, management, environment and problems.
 
 On captures, on built trees, and on states of machines that field reports describe (DGX Spark, GX10, GB10).
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric import capture, facts
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric import capture, rails
 from shared_samples import needs_shared, samples
 from unit.fixtures.roce.tree import (
     ADDRESSES,
@@ -67,7 +67,6 @@ def test_pair_a_is_resolved_on_both_nodes(tmp_path: Path, node: str, last: str, 
     assert result["env"] == {"NCCL_IB_HCA": BOTH, "NCCL_IB_GID_INDEX": "3", **dict.fromkeys(SOCKETS, RAIL0)}
     assert result["management"]["interface"] == "enP7s7"
     assert result["management"]["address"] == address
-    assert result["twins"] == {"0": ["enp1s0f0np0", "enP2p1s0f0np0"], "1": ["enp1s0f1np1", "enP2p1s0f1np1"]}
     assert result["problems"] == []
     # ethtool was recorded for one rail of each node: "Speed: 200000Mb/s"
     recorded = by_name(result)["enP2p1s0f0np0" if node == "head" else "enp1s0f0np0"]
@@ -149,12 +148,11 @@ def test_no_order_of_any_list_matters(tmp_path: Path) -> None:
 
 LOSSES: dict[str, tuple[list[str], dict[str, Any], bool]] = {
     # what is missing: paths to remove, what write() leaves out, whether the rails are still complete
-    "no rdma link": ([], {"rdma": False}, True),
+    "no rdma link": ([], {"rdma": False}, False),
     "no ip route": ([], {"route": False}, True),
     "no sys/class/net": (["sys/class/net"], {}, True),
     "no phys_port_name": ([f"sys/class/net/{row[0]}/phys_port_name" for row in SPARK], {}, True),
     "no device": ([f"sys/class/net/{row[0]}/device" for row in SPARK], {}, True),
-    "no states": ([f"sys/class/infiniband/{row[1]}/ports/1/{n}" for row in SPARK for n in ("state", "phys_state")], {}, True),
     "no infiniband": (["sys/class/infiniband"], {}, False),
     "no types": ([f"sys/class/infiniband/{row[1]}/ports/1/gid_attrs" for row in SPARK], {}, False),
 }
@@ -194,8 +192,7 @@ def test_output_of_ip_that_is_not_understood_is_reported_and_gives_no_index(tmp_
 def test_older_hotplug_interface(tmp_path: Path) -> None:
     tree = spark(tmp_path, PAIR)
     tree.file("sys/devices/platform/MTKP0001:00/cx7_dbg/plugin", "1\n")
-    hotplug = run(tree.write())["hotplug"]
-    assert (hotplug["interface"], hotplug["files"]) == ("cx7_dbg", {"cx7_dbg/plugin": "1"})
+    assert run(tree.write())["hotplug"] == {"present": True, "plugged": None, "summary": "plugin=1"}
 
 
 def test_cable_in_but_the_other_machine_is_off(tmp_path: Path) -> None:
@@ -276,42 +273,23 @@ def test_members_of_a_bond_with_the_default_route_are_protected(tmp_path: Path) 
     assert {"bond0", "enp1s0f0np0", "enp1s0f1np1"} <= set(result["management"]["protected"])
 
 
-def test_the_only_addressed_interface_without_a_default_route(tmp_path: Path) -> None:
-    tree = spark(tmp_path, PAIR)
-    tree.routes = []
-    management = run(tree.write())["management"]
-    assert (management["interface"], management["reason"], management["protected"]) == ("enP7s7", "only addressed interface", [])
-    tree.netdev("eno2", ["10.44.0.1/24"])
-    assert run(tree.write())["management"]["interface"] is None
-
-
-def test_unreadable_files_are_named(tmp_path: Path) -> None:
-    tree = spark(tmp_path, PAIR)
-    state = tmp_path / "sys/class/infiniband/rocep1s0f0/ports/1/state"
-    state.unlink()
-    state.mkdir()
-    result = run(tree.write())
-    assert "/sys/class/infiniband/rocep1s0f0/ports/1/state" in next(p["message"] for p in result["problems"] if p["id"] == "unreadable")
-    assert by_name(result)["enp1s0f0np0"]["state"] == "ACTIVE"
-
-
 # --- what follows from problems --------------------------------------------------------------------------------------------------
 
 
 def test_repair_takes_the_rails_above_the_lowest_index_and_those_without_gid(tmp_path: Path) -> None:
     gids = {"enp1s0f0np0": v4_gids("192.168.100.10"), "enP2p1s0f0np0": v4_gids("192.168.101.10", at=4)}
     drifted = run(spark(tmp_path / "a", PAIR, gids=gids).write(), addresses=["192.168.100.10/24", "192.168.101.10/24"])
-    assert [rail["netdev"] for rail in facts.repairs_of(drifted)] == ["enP2p1s0f0np0"]
+    assert [rail["netdev"] for rail in rails.repairs_of(drifted)] == ["enP2p1s0f0np0"]
     cold = run(spark(tmp_path / "b", PAIR, gids={"enp1s0f0np0": v4_gids(None)}).write())
-    assert [rail["netdev"] for rail in facts.repairs_of(cold)] == ["enp1s0f0np0"]
-    assert facts.repairs_of(run(spark(tmp_path / "c", PAIR).write())) == []
+    assert [rail["netdev"] for rail in rails.repairs_of(cold)] == ["enp1s0f0np0"]
+    assert rails.repairs_of(run(spark(tmp_path / "c", PAIR).write())) == []
 
 
 def test_repair_leaves_a_rail_alone_that_is_down_or_carries_the_session(tmp_path: Path) -> None:
     gids = {"enp1s0f0np0": v4_gids("192.168.100.10"), "enP2p1s0f0np0": v4_gids("192.168.101.10", at=4)}
     tree = spark(tmp_path, PAIR, gids=gids)
-    assert facts.repairs_of(run(tree.write(), ssh="192.168.101.11 1 192.168.101.10 22")) == []
-    assert facts.repairs_of(run(spark(tmp_path / "d", PAIR, gids=gids, up=("enp1s0f0np0",)).write())) == []
+    assert rails.repairs_of(run(tree.write(), ssh="192.168.101.11 1 192.168.101.10 22")) == []
+    assert rails.repairs_of(run(spark(tmp_path / "d", PAIR, gids=gids, up=("enp1s0f0np0",)).write())) == []
 
 
 def test_assignment_of_the_role_follows_a_moved_cable(tmp_path: Path) -> None:
@@ -339,7 +317,6 @@ MESSAGES: dict[str, tuple[dict[str, Any], Any, dict[str, Any], str, str, str]] =
     "one address twice": ({"addresses": dict.fromkeys(PAIR, PAIR[RAIL0])}, None, {}, "one_subnet_for_both_rails", "have the same address", "a /24 of its own"),
     "the address of the management": ({"management": "192.168.100.10/24"}, None, {}, "subnet_of_management", "has the address of enP7s7", "a /24 of its own"),
     "another address than the wanted": ({}, None, {"addresses": ["192.168.100.99"]}, "no_ipv4", "(expected: 192.168.100.99; found: 192.168.100.10/24)", "roce"),
-    "no address": ({"addresses": {}}, None, {}, "gid_missing", f"because {RAIL0} has no fabric IPv4 address; its table", "its IPv4 address"),
     "no table": ({}, lambda t: shutil.rmtree(t.root / f"sys/class/infiniband/{HCA0}"), {}, "gid_missing", "its table: empty or unreadable", "as root"),
     "types unread": ({}, drop_types, {}, "gid_missing", "3=::ffff:192.168.100.10 type unread", "(gids, gid_attrs) as root"),
     "a GID of another device": (
@@ -377,7 +354,7 @@ def test_a_node_without_rdma_devices(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (root / "cmd/rdma-link.json").write_text(text)
     result = run(root)
-    assert ids(result) == ["no_rdma"] * 3 + (["unreadable"] if text is None or "bash" in text else [])
+    assert ids(result) == ["no_rdma"] * 2 + (["unreadable"] if text is None or "bash" in text else [])
     assert result["env"] == dict.fromkeys(SOCKETS, RAIL0)
 
 
@@ -414,7 +391,7 @@ def renamed(root: Path, names: dict[str, str]) -> Tree:
         name = names.get(netdev, netdev)
         mine = PAIR.get(netdev, [])
         up = bool(mine)
-        tree.netdev(name, mine, mtu=9000, up=up, speed=200000 if up else -1, phys=port, pci=pci, vendor="0x15b3", driver="mlx5_core")
+        tree.netdev(name, mine, mtu=9000, up=up, speed=200000 if up else -1, phys=port, pci=pci, driver="mlx5_core")
         tree.hca(hca, name, active=up, gids=v4_gids(mine[0].split("/")[0] if mine else None, number))
     return tree
 
@@ -430,7 +407,6 @@ def test_other_names(tmp_path: Path, names: dict[str, str]) -> None:
     result = run(renamed(tmp_path, names).write())
     assert netdevs(result) == [names[RAIL0], names[RAIL1]]
     assert [(rail["hca"], rail["cage"], rail["gid_index"]) for rail in result["rails"]] == [(HCA0, 0, 3), (HCA1, 0, 3)]
-    assert result["twins"] == {"0": [names[RAIL0], names[RAIL1]], "1": [names["enp1s0f1np1"], names["enP2p1s0f1np1"]]}
     assert result["env"]["NCCL_IB_HCA"] == f"{HCA0},{HCA1}"
     assert result["env"]["NCCL_SOCKET_IFNAME"] == names[RAIL0]
     assert result["problems"] == []
@@ -460,7 +436,7 @@ def test_a_second_cable_that_nothing_uses_decides_nothing(tmp_path: Path, local:
     assert (netdevs(wanted), wanted["problems"], wanted["env"]) == ([RAIL0, RAIL1], [], result["env"])
     desired = run(tmp_path, cidrs=[*CIDRS, "192.168.102.0/24"])
     assert "NCCL_IB_GID_INDEX" not in desired["env"]
-    assert {"no_ipv4", "gid_missing"} <= set(ids(desired))
+    assert "no_ipv4" in ids(desired)
 
 
 @pytest.mark.parametrize("table", [v4_gids(None), v4_gids("192.168.101.10"), v4_gids("192.168.101.10", at=4)], ids=["cold", "same index", "another index"])
@@ -502,12 +478,12 @@ def test_both_cages_have_the_same_addresses_and_one_has_the_cable(tmp_path: Path
     assert result["env"] == {"NCCL_IB_HCA": "rocep1s0f1,roceP2p1s0f1", "NCCL_IB_GID_INDEX": "3", **dict.fromkeys(SOCKETS, "enp1s0f1np1")}
 
 
-@pytest.mark.parametrize("state", ["1: DOWN", "5: ACTIVE_DEFER"])
+@pytest.mark.parametrize("state", ["DOWN", "ACTIVE_DEFER"])
 def test_a_port_that_is_not_active_carries_nothing(tmp_path: Path, state: str) -> None:
     tree = spark(tmp_path, PAIR)
-    tree.file(f"sys/class/infiniband/{HCA1}/ports/1/state", state + "\n")
+    next(item for item in tree.rdma if item["ifname"] == HCA1)["state"] = state
     result = run(tree.write())
-    assert result["rails"][1]["state"] == state.split(": ")[1]
+    assert result["rails"][1]["state"] == state
     assert result["env"]["NCCL_IB_HCA"] == HCA0
     assert {"link_down", "ports_asymmetric"} <= set(ids(result))
 
@@ -531,7 +507,7 @@ def test_a_card_that_is_powered_down(tmp_path: Path, text: str, plugged: bool | 
     assert ids(result) == ["no_cable"]
     assert words in result["problems"][0]["message"]
     assert "pci/rescan" in result["problems"][0]["remedy"]
-    assert [result["hotplug"][key] for key in ("present", "plugged", "enabled")] == [True, plugged, True]
+    assert [result["hotplug"][key] for key in ("present", "plugged")] == [True, plugged]
     assert (result["rails"], result["env"], result["management"]["interface"]) == ([], {}, "enP7s7")
     wanted = run(tmp_path, cidrs=CIDRS)
     assert (ids(wanted), wanted["rails"], wanted["env"]) == (["no_cable"], [], {})
@@ -558,24 +534,19 @@ def test_a_service_address_of_32_bits_is_no_rail_address(tmp_path: Path) -> None
     assert result["problems"] == []
 
 
-IMPOSSIBLE: dict[str, tuple[dict[str, Any], str]] = {
-    "no network": ({"cidrs": [CIDRS[0], "nonsense"]}, "fabric_cidrs[1] is 'nonsense', which is not an IPv4 network."),
-    "no address": ({"addresses": ["300.1.1.1"]}, "fabric_addresses[0] is '300.1.1.1', which is not an IPv4 address."),
-    "a network of IPv6": ({"cidrs": ["fd00::/64", CIDRS[1]]}, "fabric_cidrs[0] is 'fd00::/64', which is not an IPv4 network."),
-    "an address of IPv6": ({"addresses": ["fd00::1/64"]}, "fabric_addresses[0] is 'fd00::1/64', which is not an IPv4 address."),
-    "an address outside of its network": (
-        {"addresses": ["192.168.100.10", "192.168.101.10"], "cidrs": [CIDRS[1], CIDRS[0]]},
-        "fabric_addresses[0] 192.168.100.10 is not in fabric_cidrs[0] 192.168.101.0/24.",
-    ),
-    "a prefix of 33": ({"addresses": ["192.168.100.10/33"]}, "which is not an IPv4 address."),
-    "an interface twice": ({"interfaces": [RAIL0, RAIL0]}, f"interfaces[1] repeats {RAIL0}."),
-}
-
-
-@pytest.mark.parametrize(("desired", "sentence"), IMPOSSIBLE.values(), ids=IMPOSSIBLE.keys())
-def test_an_impossible_desired_rail_is_reported(tmp_path: Path, desired: dict[str, Any], sentence: str) -> None:
+@pytest.mark.parametrize(
+    ("desired", "words"),
+    [
+        ({"cidrs": [CIDRS[0], "nonsense"]}, "Rail 1 (nonsense) is not valid: "),
+        ({"addresses": ["300.1.1.1"]}, "Rail 0 (300.1.1.1) is not valid: "),
+        ({"cidrs": ["fd00::/64", CIDRS[1]]}, "Rail 0 (fd00::/64) is not valid: "),
+        ({"addresses": ["192.168.100.10"], "cidrs": [CIDRS[1]]}, "192.168.100.10 is not in 192.168.101.0/24."),
+        ({"interfaces": [RAIL0, RAIL0]}, f"{RAIL0} is named twice."),
+    ],
+)
+def test_an_impossible_desired_rail_is_reported(tmp_path: Path, desired: dict[str, Any], words: str) -> None:
     result = run(spark(tmp_path, PAIR).write(), **desired)
-    assert any(sentence in found["message"] for found in result["problems"] if found["id"] == "bad_input")
+    assert any(words in found["message"] for found in result["problems"] if found["id"] == "bad_input")
 
 
 # --- things on top of a rail -----------------------------------------------------------------------------------------------------
@@ -614,28 +585,19 @@ def test_the_offices_vlan_on_a_rail_is_the_management(tmp_path: Path, addressed:
     tree.default_route(f"{RAIL0}.10", "10.9.0.1")
     result = run(tree.write())
     assert (netdevs(result), indices(result), result["management"]["interface"]) == ([RAIL0, RAIL1], [3 if addressed else None, 3], f"{RAIL0}.10")
-    assert set(ids(result)) == {"rail_is_management"} | (set() if addressed else {"no_ipv4", "gid_missing"})
+    assert set(ids(result)) == {"rail_is_management"} | (set() if addressed else {"no_ipv4"})
 
 
 # --- speed and MTU ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("speed", "rate", "seen", "degraded"),
-    [
-        ("100000", "100 Gb/sec (1X NDR)", 100000, True),
-        ("-1", "200 Gb/sec (2X NDR)", 200000, False),
-        ("-1", "40 Gb/sec (4X QDR)", 40000, True),
-        ("4294967295", "", None, False),
-        ("garbage", "nonsense", None, False),
-        ("-1", "2..5 Gb/sec", None, False),
-        ("400000", "", 400000, False),
-    ],
+    ("speed", "seen", "degraded"),
+    [("100000", 100000, True), ("-1", None, False), ("4294967295", None, False), ("garbage", None, False), ("400000", 400000, False)],
 )
-def test_speeds(tmp_path: Path, speed: str, rate: str, seen: int | None, degraded: bool) -> None:
+def test_speeds(tmp_path: Path, speed: str, seen: int | None, degraded: bool) -> None:
     tree = spark(tmp_path, PAIR)
     tree.file(f"sys/class/net/{RAIL0}/speed", speed)
-    tree.file(f"sys/class/infiniband/{HCA0}/ports/1/rate", rate)
     result = run(tree.write())
     assert result["rails"][0]["speed_mbps"] == seen
     assert ("speed_degraded" in ids(result)) is degraded
@@ -678,7 +640,7 @@ def soft(root: Path, names: tuple[str, str], **netdev_options: Any) -> Tree:
     for number, hca in enumerate(names):
         netdev = f"enp1s0f{number}np{number}"
         tree.netdev(netdev, [f"10.77.{number}.1/24"], mtu=9000, **{"speed": 10000, **netdev_options})
-        tree.hca(hca, netdev, gids={0: (V2, link_local(number)), 1: (V2, mapped(f"10.77.{number}.1"))}, rate="10 Gb/sec (4X SDR)")
+        tree.hca(hca, netdev, gids={0: (V2, link_local(number)), 1: (V2, mapped(f"10.77.{number}.1"))})
         tree.file(f"sys/class/infiniband/{hca}/parent", netdev + "\n")
     tree.default_route("eth0", "10.0.2.2")
     return tree
@@ -695,7 +657,7 @@ def test_soft_roce_index_1_and_no_word_about_speed(tmp_path: Path, names: tuple[
 
 def test_soft_roce_on_the_management_nic_of_a_spark_is_no_rail(tmp_path: Path) -> None:
     tree = spark(tmp_path, PAIR)
-    tree.hca("rxe0", "enP7s7", gids={0: (V2, link_local(7)), 1: (V2, mapped("10.0.1.60"))}, rate="2.5 Gb/sec (1X SDR)")
+    tree.hca("rxe0", "enP7s7", gids={0: (V2, link_local(7)), 1: (V2, mapped("10.0.1.60"))})
     tree.file("sys/class/infiniband/rxe0/parent", "enP7s7\n")
     result = run(tree.write())
     assert netdevs(result) == [RAIL0, RAIL1]

@@ -179,11 +179,11 @@ def test_replace_moves_no_file_that_also_configures_something_else() -> None:
 
 
 def test_sysctl_lines_use_slashes_so_that_a_vlan_name_is_safe() -> None:
-    text = netplan.render_sysctl(["enp1s0f0np0.100"], ipv6=False)
+    text = netplan.render_sysctl(netplan.sysctl_values(["enp1s0f0np0.100"], ipv6=False))
     assert text.splitlines() == [
         netplan.MARKER,
         "-net/ipv4/conf/enp1s0f0np0.100/arp_ignore = 1",
         "-net/ipv4/conf/enp1s0f0np0.100/arp_announce = 2",
         "-net/ipv6/conf/enp1s0f0np0.100/disable_ipv6 = 1",
     ]
-    assert "ipv6" not in netplan.render_sysctl([P0], ipv6=True)
+    assert "ipv6" not in str(netplan.sysctl_values([P0], ipv6=True))

@@ -6,11 +6,10 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import restore
-from ansible_collections.gb10.cluster.plugins.module_utils._fabric.restore import Interface, Live
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.restore import Interface
 
 RAILS = ["rail0", "rail1"]  # rail1 has no carrier
 NAMESPACE = ["unshare", "--user", "--map-root-user", "--net"]
@@ -36,23 +35,20 @@ ip addr flush dev rail0
 ip addr add 10.9.9.9/24 dev rail0
 ip link set mgmt0 down
 ip addr del 10.77.0.1/32 dev lo
+echo 1 >/proc/sys/net/ipv4/conf/rail0/arp_ignore
 """
 
 
 @pytest.fixture
 def box(tmp_path: Path) -> Path:
     (tmp_path / "bin").mkdir()
-    for tool in ("systemctl", "networkctl", "nmcli", "sleep", "sysctl", "timeout"):
+    for tool in ("systemctl", "networkctl", "nmcli", "sleep", "timeout"):
         body = 'shift; exec "$@"' if tool == "timeout" else f'echo {tool} "$@" >> {tmp_path}/calls'
         (tmp_path / "bin" / tool).write_text(f"#!/bin/sh\n{body}\n")
         (tmp_path / "bin" / tool).chmod(0o755)
+    (tmp_path / "roce/pending").mkdir(parents=True)
+    (tmp_path / "restore.sh").write_text(restore.RESTORE.replace("PATH=", f"PATH={tmp_path}/bin:"))
     return tmp_path
-
-
-def script_of(box: Path, *state: Any) -> Path:
-    text = restore.restore_script(*state).replace("/var/lib/gb10-cluster", f"{box}/var").replace("PATH=", f"PATH={box}/bin:")
-    (box / "restore.sh").write_text(text)
-    return box / "restore.sh"
 
 
 @pytest.mark.skipif(
@@ -60,14 +56,14 @@ def script_of(box: Path, *state: Any) -> Path:
     reason="no network namespace",
 )
 def test_files_values_rails_and_management_come_back(box: Path) -> None:
-    pending, evil, theirs = box / "var/roce/pending", box / "a b;touch${IFS}x.yaml", box / "40-cx7.yaml"
-    pending.mkdir(parents=True)
-    evil.write_text("ours")
-    (pending / "copy1").write_text("theirs\n")
-    (pending / "record.json").write_text(json.dumps({"when": "@WHEN@", "message": "At @WHEN@ (write 'it' 100 %).@LOST@"}))
-    script = script_of(box, {str(evil): None, str(theirs): "copy1"}, [Interface(name, True, 1500, ()) for name in RAILS], ["mgmt0"])
-    save = "\n".join(restore.save_commands(RAILS, ["mgmt0"]))
-    steps = f"set -e\n{BEFORE}\ncd {pending}\n{save}\n{CHANGE}\nsh {script}\ncat {box}/var/roce/restore.log >&2\nip -br -4 addr\nip link show rail0\nip route"
+    pending, evil, theirs = box / "roce/pending", box / "a b;touch${IFS}x.yaml", box / "40-cx7.yaml"
+    theirs.write_text("theirs\n")
+    theirs.chmod(0o600)
+    save = restore.save_commands([Interface(name, True, 1500) for name in RAILS], others=["mgmt0"], files=[str(evil), str(theirs)])
+    (pending / "record.json").write_text(json.dumps({"when": "@WHEN@", "message": "At @WHEN@ (write 'it' 100 %)."}))
+    change = f"{CHANGE}\necho ours >'{evil}'\necho ours >{theirs}\nchmod 644 {theirs}"
+    shown = "ip -br -4 addr; ip link show rail0; ip route; cat /proc/sys/net/ipv4/conf/rail0/arp_ignore"
+    steps = f"set -e\n{BEFORE}\ncd {pending}\n{save}\n{change}\nsh {box}/restore.sh {pending}\ncat {box}/roce/restore.log >&2\n{shown}"
     done = subprocess.run([*NAMESPACE, "sh", "-c", steps], capture_output=True, text=True, check=True)
     assert "192.168.100.10/24" in done.stdout, done.stderr
     assert "10.9.9.9" not in done.stdout
@@ -76,21 +72,14 @@ def test_files_values_rails_and_management_come_back(box: Path) -> None:
     assert "default via 10.0.1.1 dev mgmt0 metric 100" in done.stdout
     assert "10.50.0.0/16 via 192.168.100.1 dev rail0" in done.stdout
     assert "10.70.0.0/16 via 192.168.101.1 dev rail1 linkdown" in done.stdout, "after a route that the kernel refuses"
-    assert (evil.exists(), theirs.read_text(), pending.exists()) == (False, "theirs\n", False)
-    calls = (box / "calls").read_text().splitlines()
-    assert {"networkctl reload", "nmcli connection reload", "sysctl -e -q -p sysctl.conf"} <= set(calls)
-    record = json.loads((box / "var/roce/restored.json").read_text())
-    refused = "10.60.0.0/16 via 192.168.101.1 src 10.77.0.1 dev rail1;"
-    assert record["message"] == f"At {record['when']} (write 'it' 100 %). Not restored, because the kernel refused them, are these routes: {refused}"
+    assert done.stdout.splitlines()[-1] == "0"
+    assert (evil.exists(), theirs.read_text(), theirs.stat().st_mode & 0o777, pending.exists()) == (False, "theirs\n", 0o600, False)
+    assert {"networkctl reload", "nmcli connection reload"} <= set((box / "calls").read_text().splitlines())
+    record = json.loads((box / "roce/restored.json").read_text())
+    assert record["message"] == f"At {record['when']} (write 'it' 100 %)."
 
 
 def test_a_confirmed_change_is_not_taken_back(box: Path) -> None:
-    (box / "kept").write_text("new")
-    subprocess.run(["sh", str(script_of(box, {str(box / "kept"): None}, [], []))], check=True, capture_output=True)
-    assert ((box / "kept").read_text(), (box / "calls").exists()) == ("new", False)
-
-
-def test_only_kernel_values_that_can_be_written_are_saved() -> None:
-    names = {Path(path).name for path in Live.sysctls(object.__new__(Live), ["lo"])}
-    assert "arp_ignore" in names
-    assert "mc_forwarding" not in names
+    (box / "roce/pending").rmdir()
+    subprocess.run(["sh", str(box / "restore.sh"), str(box / "roce/pending")], check=True, capture_output=True)
+    assert not (box / "calls").exists()

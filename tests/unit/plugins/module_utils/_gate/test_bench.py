@@ -17,11 +17,9 @@ def good(text: str, tokens: int = 10, seconds: float = 2.0) -> dict[str, Any]:
 LOST = {"ok": False, "status": 500, "text": "", "completion_tokens": 0, "seconds": 0.1, "error": "HTTP 500: EngineDeadError"}
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"), [([1, 2, 4, 6], [1, 2, 4, 6]), ("1,2,4,6", [1, 2, 4, 6]), ("1, 8 16", [1, 8, 16]), (12, [12]), (["3"], [3]), ("1024", [1024])]
-)
-def test_levels(value: Any, expected: list[int]) -> None:
-    assert bench.prompt_levels(value) == expected
+@pytest.mark.parametrize(("value", "expected"), [("1,2,4,6", [1, 2, 4, 6]), ("1, 8 16", [1, 8, 16]), ("1024", [1024])])
+def test_whole_numbers_of_a_text(value: str, expected: list[int]) -> None:
+    assert bench.whole_numbers("x", value, 1, 1024) == expected
 
 
 def test_our_own_prompts_are_enough_for_the_usual_levels_and_none_is_asked_twice() -> None:
@@ -134,7 +132,7 @@ RESULT = {
 
 
 def level(**over: Any) -> dict[str, Any]:
-    return {**bench.levels_of([1000], [1], 100)[0], **over}
+    return {**bench.levels_of("1000", "1", 100)[0], **over}
 
 
 def row(**over: Any) -> dict[str, Any]:
@@ -153,23 +151,22 @@ def words(**over: Any) -> list[str]:
 
 
 def test_each_depth_is_measured_at_each_concurrency() -> None:
-    found = bench.levels_of("0,65536", "1 4", 256, request_rate="0.5")
+    found = bench.levels_of("0,65536", "1 4", 256, request_rate=0.5)
     assert [(each["depth"], each["concurrency"], each["requests"]) for each in found] == [(0, 1, 2), (0, 4, 8), (65536, 1, 2), (65536, 4, 8)]
     assert {each["request_rate"] for each in found} == {0.5}
-    assert bench.levels_of([0], [4], 256, requests=100)[0]["requests"] == 100
+    assert bench.levels_of("0", "4", 256, requests=100)[0]["requests"] == 100
 
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["0,x", "1", 1], "bench_depths is '0,x'; expected are whole numbers from 0"),
-        (["0", "0", 1], "bench_concurrency is '0'; expected are whole numbers from 1"),
-        (["0", "1", 1, "hot"], "bench_prefix is 'hot'; expected is cold"),
-        (["0", "1", 1, "cold", -1], "bench_request_rate is -1; expected are requests per second above 0"),
+        (["0,x", "1", 1], "The depths are '0,x'; expected are whole numbers from 0"),
+        (["0", "0", 1], "The numbers of requests at once are '0'; expected are whole numbers from 1"),
+        (["0", "1", 1, "cold", -1.0], "The request rate is -1.0; expected are requests per second above 0"),
     ],
 )
-def test_a_wrong_value_names_its_variable(arguments: list[Any], text: str) -> None:
-    with pytest.raises(bench.BenchError, match=text.replace("(", r"\(")):
+def test_a_wrong_value_is_named(arguments: list[Any], text: str) -> None:
+    with pytest.raises(bench.BenchError, match=text):
         bench.levels_of(*arguments)
 
 
@@ -302,8 +299,8 @@ def test_a_leak_is_counted_from_the_end_of_the_first_round() -> None:
     ]
 
 
-def test_the_report_of_a_soak_shows_its_last_levels() -> None:
-    found = bench.report([row()] * 50, {}, "pair1", {"spark-1": [{"lowest_available_kib": 2**20, "lowest_free_kib": 0, "after_kib": 2**20}]}, [5])
-    assert found[2] == "The last 40 of 50 levels:"
-    assert len(found) == 4 + 40 + 3
-    assert found[-1] == "spark-1: lowest MemAvailable 1.0 GiB, lowest MemFree 0.0 GiB"
+def test_a_soak_shows_its_last_levels_and_the_memory() -> None:
+    found = bench.last_levels([row()] * 50)
+    assert (found[0], len(found)) == ("The last 40 of 50 levels:", 42)
+    rounds = {"spark-1": [{"lowest_available_kib": 2**20, "lowest_free_kib": 0, "after_kib": 2**20}]}
+    assert bench.figures_lines([row()], {}, rounds, [5]) == ["", "Memory:", "spark-1: lowest MemAvailable 1.0 GiB, lowest MemFree 0.0 GiB"]

@@ -6,7 +6,6 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import http_server
@@ -128,19 +127,3 @@ def test_the_power_tells_a_wedge_from_a_long_prefill(server: tuple[type[Handler]
     out = check(url=url, idle_power_w=119.4)
     assert out["outcome"] == outcome
     assert f"({watts:.0f} W)" in out["text"]
-
-
-def test_idle_power_is_measured_while_no_request_runs_and_the_lowest_is_kept(
-    server: tuple[type[Handler], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kind, url = server
-    path = tmp_path / "idle_power_w"
-    power_of(monkeypatch, 140.0, 121.4, 122.0, 170.0, 119.4, 119.9)
-    kind.running = 1
-    assert check(url=url, timeout=20, idle_power_file=str(path))["idle_power_w"] is None
-    assert not path.exists()
-    kind.running = 0
-    for lowest in (121.4, 121.4, 119.4, 119.4):
-        out = check(url=url, timeout=20, idle_power_file=str(path))
-        assert out["idle_power_w"] == lowest
-    assert path.read_text() == "119.4\n"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Editor, HostError, Node
+from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_engine
 from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_api import DockerError
 from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_engine import DROP_IN, LIMITS
 from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_setup import Setup
@@ -21,11 +22,11 @@ PARAMS: dict[str, Any] = {
     "start_timeout": 1,
 }  # fmt: skip
 DAEMON_JSON = "/etc/docker/daemon.json"
-RUNNING = "LoadState=loaded\nActiveState=active\nUnitFileState=enabled\nMainPID=77\nInvocationID=i1\nLimitMEMLOCK=infinity\n"
+RUNNING = "LoadState=loaded\nActiveState=active\nMainPID=77\nInvocationID=i1\n"
 RANK = {"Id": "1", "Names": ["/rank0"], "Labels": {"gb10.cluster.group": "pair1"}}
 WEB = {"Id": "2", "Names": ["/web"], "Labels": {}}
 RESTART = "systemctl restart docker.service"
-CDI = "systemctl list-unit-files --no-legend nvidia-cdi-refresh.path"
+UNITS, ACTIVE = "systemctl list-unit-files", "systemctl is-active"
 
 
 class Machine(Tree):
@@ -37,7 +38,6 @@ class Machine(Tree):
         self.commands: list[str] = []
         self.replies = {"systemctl show": (0, RUNNING), "docker compose version": (0, "2.26.1\n"), "systemctl": (0, ""), "docker": (0, "")}
         self.put(DAEMON_JSON, '{"runtimes": {}}\n')
-        self.put("/proc/1/limits", "Max locked memory         8388608              8388608              bytes\n")
         self.put("/proc/77/limits", "Max locked memory         unlimited            unlimited            bytes\n")
         self.put("/proc/77/cmdline", "dockerd\0")
 
@@ -45,11 +45,11 @@ class Machine(Tree):
         line = " ".join(argv)
         self.commands.append(line)
         rc, text = next((reply for start, reply in sorted(self.replies.items(), reverse=True) if line.startswith(start)), (127, ""))
-        return rc, text if rc == 0 else "", text
+        return rc, text if rc == 0 or line.startswith(ACTIVE) else "", text
 
-    def docker(self, state: str = "present", check: bool = False, raisable: bool = True, **params: Any) -> dict[str, Any]:
+    def docker(self, state: str = "present", check: bool = False, **params: Any) -> dict[str, Any]:
         self.commands.clear()
-        return Setup(Editor(Node(str(self.root), self.run), check), state, {**PARAMS, **params}, lambda _memlock: raisable, 0.0).run()
+        return Setup(Editor(Node(str(self.root), self.run), check), state, {**PARAMS, **params}, 0.0).run()
 
 
 @pytest.fixture
@@ -114,12 +114,13 @@ def test_an_engine_that_does_not_answer_is_not_restarted(machine: Machine) -> No
 
 
 def test_a_stopped_engine_is_started_enabled_and_disabled_by_undo(machine: Machine) -> None:
-    stopped = "LoadState=loaded\nActiveState=inactive\nUnitFileState=disabled\nMainPID=0\nInvocationID=\nLimitMEMLOCK=infinity\n"
+    stopped = "LoadState=loaded\nActiveState=inactive\nMainPID=0\nInvocationID=\n"
     machine.replies["systemctl show"] = (0, stopped)
-    assert {"docker.service enabled", "docker.service started"} <= set(machine.docker()["changes"])
-    machine.replies["systemctl show"] = (0, RUNNING)
+    machine.replies.update({UNITS: (0, "docker.service disabled enabled\n"), ACTIVE: (0, "active\nunknown\nunknown\n")})
+    assert machine.docker()["changes"][-2:] == ["docker.service started", "docker.service enabled and started"]
+    machine.replies.update({"systemctl show": (0, RUNNING), UNITS: (0, "docker.service enabled enabled\n"), ACTIVE: (0, "active\n")})
     machine.docker("absent")
-    assert "systemctl disable --no-reload docker.service" in machine.commands
+    assert [line for line in machine.commands if "disable " in line or "stop " in line] == ["systemctl disable --no-reload docker.service"]
 
 
 def test_missing_packages_are_reported_and_nothing_is_changed_without_them(machine: Machine) -> None:
@@ -132,33 +133,35 @@ def test_missing_packages_are_reported_and_nothing_is_changed_without_them(machi
 
 
 def test_cdi_refresh_is_enabled_and_disabled_by_undo(machine: Machine) -> None:
-    machine.replies[CDI] = (0, "nvidia-cdi-refresh.path disabled enabled\nnvidia-cdi-refresh.service enabled enabled\n")
-    assert "nvidia-cdi-refresh.path enabled" in machine.docker()["changes"]
+    path, service = docker_engine.CDI_UNITS
+    machine.replies.update({UNITS: (0, f"{path} disabled enabled\n{service} enabled enabled\n"), ACTIVE: (3, "active\ninactive\ninactive\n")})
+    assert f"{path} enabled and started" in machine.docker()["changes"]
+    assert {f"systemctl enable --no-reload {path}", f"systemctl start {path}"} <= set(machine.commands)
+    machine.replies.update({UNITS: (0, f"{path} enabled enabled\n"), ACTIVE: (0, "active\n")})
     machine.docker("absent")
-    assert [line for line in machine.commands if "disable " in line] == ["systemctl disable --no-reload nvidia-cdi-refresh.path"]
+    assert [line for line in machine.commands if "disable " in line] == [f"systemctl disable --no-reload {path}"]
 
 
 def test_a_file_that_dockerd_refuses_is_not_written(machine: Machine) -> None:
     before = machine.etc()
-    machine.replies["dockerd --validate"] = (1, "unknown key x")
+    machine.put("/proc/77/cmdline", "dockerd\0--live-restore\0")
+    machine.replies["dockerd --live-restore --validate"] = (1, "unknown key x")
     with pytest.raises(DockerError, match=r"dockerd refuses the merged .*unknown key x"):
         machine.docker()
     assert machine.etc() == before
 
 
-REFUSALS: dict[str, tuple[dict[str, tuple[int, str]], dict[str, Any], str]] = {
-    "not attainable": ({}, {"raisable": False}, "Set docker_memlock: 8388608 for it in the inventory"),
-    "no unit": ({"systemctl show": (0, "LoadState=not-found\n")}, {}, "without a docker.service"),
-    "failed restart": ({"systemctl restart": (1, "Job failed.")}, {}, "systemctl failed .*Job failed.*systemctl restart"),
-    "another drop-in": ({"systemctl show": (0, RUNNING.replace("infinity", "8388608"))}, {}, "Another drop-in wins"),
+REFUSALS: dict[str, tuple[dict[str, tuple[int, str]], str]] = {
+    "no unit": ({"systemctl show": (0, "LoadState=not-found\n")}, "without a docker.service"),
+    "failed restart": ({"systemctl restart": (1, "Job failed.")}, "systemctl failed .*Job failed.*systemctl restart"),
 }
 
 
-@pytest.mark.parametrize(("replies", "params", "message"), REFUSALS.values(), ids=REFUSALS.keys())
-def test_refusals(machine: Machine, replies: dict[str, tuple[int, str]], params: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(("replies", "message"), REFUSALS.values(), ids=REFUSALS.keys())
+def test_refusals(machine: Machine, replies: dict[str, tuple[int, str]], message: str) -> None:
     machine.replies.update(replies)
     with pytest.raises((DockerError, HostError), match=message):
-        machine.docker(**params)
+        machine.docker()
 
 
 def test_a_file_of_another_owner_stays(machine: Machine) -> None:

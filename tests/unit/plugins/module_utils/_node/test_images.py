@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api, images
-from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_api import DockerError
 from ansible_collections.gb10.cluster.plugins.module_utils._node.images import ImageError
 from unit.fixtures.docker.engine import FakeEngine, serving
 
@@ -29,15 +28,14 @@ def image(*layers: str, **more: Any) -> dict[str, Any]:
     layers = layers or (BASE, TOP)
     out: dict[str, Any] = {
         "reference": "vllm:1", "exists": True, "id": f"sha256:{hashlib.sha256(''.join(layers).encode()).hexdigest()}", "repo_digests": [],
-        "layers": list(layers), "fingerprint": fingerprint(layers, {}), "store": "classic", "architecture": "arm64", "build": "",
-        "served": "",
+        "fingerprint": fingerprint(layers, {}), "architecture": "arm64", "build": "",
     }  # fmt: skip
     return {**out, **more}
 
 
 def none(**more: Any) -> dict[str, Any]:
     """Return the info of a node without the image."""
-    return {**image(), "exists": False, "id": "", "layers": [], "fingerprint": "", **more}
+    return {**image(), "exists": False, "id": "", "fingerprint": "", **more}
 
 
 @pytest.mark.parametrize(
@@ -55,22 +53,18 @@ def test_fingerprint_covers_content_and_behaviour(layers: tuple[str, ...], confi
 
 
 @pytest.mark.parametrize(
-    ("infos", "kind"),
+    ("infos", "equal"),
     [
-        ([image(repo_digests=[f"a/vllm@{DIGEST}"]), image(repo_digests=[f"b/vllm@{DIGEST}"], id="sha256:x")], "repository digest"),
-        ([image(repo_digests=[f"a/vllm@{DIGEST}"]), image()], "image id"),
-        ([image(), image(id="sha256:containerd", store="containerd")], "content fingerprint"),
-        ([image(), image(BASE, OTHER)], ""),
-        ([image(), none()], ""),
-        ([image(), image(), image(id="sha256:x")], "content fingerprint"),
-        ([image(), image(), image(BASE, OTHER)], ""),
+        ([image(), image(id="sha256:containerd")], True),
+        ([image(), image(BASE, OTHER)], False),
+        ([image(), none()], False),
+        ([image(), image(), image(id="sha256:x")], True),
+        ([image(), image(), image(BASE, OTHER)], False),
     ],
-    ids=["digest", "id", "another-store", "another-image", "absent", "three", "three-different"],
+    ids=["another-store", "another-image", "absent", "three", "three-different"],
 )
-def test_strongest_proof_that_holds_for_all_ranks(infos: list[dict[str, Any]], kind: str) -> None:
-    plan = images.plan([*HOSTS, "spark-3"][: len(infos)], infos)
-    assert plan["proof"][0] == kind
-    assert plan["equal"] is bool(kind)
+def test_ranks_with_the_same_content_are_equal(infos: list[dict[str, Any]], equal: bool) -> None:
+    assert images.plan([*HOSTS, "spark-3"][: len(infos)], infos)["equal"] is equal
 
 
 @pytest.mark.parametrize("receivers", [[none()], [image(id="sha256:x", fingerprint="x")], [none(), none()], [none(), image(BASE, OTHER)]])
@@ -153,19 +147,11 @@ def test_a_rank_without_space_for_the_image_is_named_before_it_is_obtained(optio
     assert images.plan(HOSTS, infos, source="spark-2", size_gib=31.5, **options)["complaint"] == ""
 
 
-def test_caches_of_another_image_are_stale() -> None:
-    mark = image()["fingerprint"]
-    assert not images.plan(HOSTS, [image(), image()])["changed"], "the first run keeps them"
-    assert not images.plan(HOSTS, [image(served=mark), image(served=mark)])["changed"]
-    assert images.plan(HOSTS, [image(served=mark), image(served="other")])["changed"]
-
-
 @pytest.mark.parametrize(
     ("other", "words"),
     [
-        (image(BASE, OTHER), "1 of 2 layers differ"),
-        (image(id="sha256:ffffffffffff0", fingerprint="x"), "the configuration differs"),
-        (image(architecture="amd64", id="x", fingerprint="x"), "for amd64, spark-1 for arm64"),
+        (image(id="sha256:ffffffffffff0", fingerprint="x"), "spark-2 has ffffffffffff for arm64 under vllm:1, spark-1 has "),
+        (image(architecture="amd64", id="x", fingerprint="x"), "for amd64 under vllm:1, spark-1 has "),
         (none(), "spark-2 has no vllm:1"),
     ],
 )
@@ -173,13 +159,29 @@ def test_difference_is_described(other: dict[str, Any], words: str) -> None:
     assert words in images.plan(HOSTS, [image(), other])["why"][0]
 
 
-@pytest.mark.parametrize(
-    ("keep", "current", "gone"),
-    [(2, ["c"], ["a"]), (1, ["c"], ["b", "a"]), (3, ["c"], []), (1, ["a"], ["c", "b"]), (1, ["a", "b"], ["c"]), (5, [], [])],
-)
-def test_old_images_are_removed_and_current_ones_kept(keep: int, current: list[str], gone: list[str]) -> None:
-    imported = [{"id": "a", "at": 1}, {"id": "b", "at": 2}, {"id": "c", "at": 3}]
-    assert images.stale(imported, current, keep) == gone
+# --- What was imported.
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_older_imports_are_removed_except_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check: bool) -> None:
+    used, free, broken, gone, new = (f"sha256:{letter * 64}" for letter in "abcde")
+    removed: list[str] = []
+
+    def run(argv: Sequence[str]) -> tuple[int, str, str]:
+        removed.append(argv[-1])
+        return (1, "", "conflict\n") if argv[-1] == broken else (0, "", "")
+
+    node = Node(str(tmp_path), run)
+    node.save_record(images.RECORD, {"imported": [{"id": each, "reference": "vllm:1", "at": 1} for each in (used, free, broken, gone, new)]})
+    monkeypatch.setattr(images, "inspect_image", lambda reference: None if reference == gone else {"RepoTags": []})
+    monkeypatch.setattr(docker_api, "list_containers", lambda _labels: [{"ImageID": used, "Names": ["/gb10-pair1-rank0"]}])
+    found, left = images.remove_imported(node, 1, check)
+    kept = [each["id"] for each in node.load_record(images.RECORD)["imported"]]
+    stays = "vllm:1 (aaaaaaaaaaaa) stays: the container gb10-pair1-rank0 uses it"
+    if check:
+        assert (found, left, kept, removed) == ([broken, free], [stays], [used, free, broken, gone, new], [])
+    else:
+        assert (found, left, kept, removed) == ([free], ["vllm:1 (cccccccccccc) stays: conflict", stays], [used, broken, new], [broken, free])
 
 
 # --- Inspecting images: an engine on a socket replies as Docker 26 does.
@@ -196,30 +198,17 @@ IMAGE = {
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[tuple[FakeEngine, str]]:
     with serving(tmp_path / "docker.sock") as fake:
-        status = [["Backing Filesystem", "extfs"]]
-        fake.info = {"DriverStatus": status, "DockerRootDir": "/", "ServerVersion": "26.1.5", "Driver": "overlay2"}
+        fake.info = {"DockerRootDir": "/"}
         fake.images = {"vllm:1": IMAGE, str(IMAGE["Id"]): IMAGE}
         yield fake, str(tmp_path / "docker.sock")
 
 
 def test_image_is_described(engine: tuple[FakeEngine, str]) -> None:
-    fake, socket_path = engine
+    _fake, socket_path = engine
     info = images.info("vllm:1", socket_path)
-    assert (info["exists"], info["build"], info["store"]) == (True, "b1", "classic")
+    assert (info["exists"], info["build"], info["architecture"]) == (True, "b1", "arm64")
     assert info["fingerprint"] == images.fingerprint_of(IMAGE)
     assert not images.info("other:1", socket_path)["exists"]
-    fake.info["DriverStatus"].append(["driver-type", "io.containerd.snapshotter.v1"])
-    assert images.info("vllm:1", socket_path)["store"] == "containerd"
-
-
-def test_an_engine_that_hangs_is_named_with_the_time_that_was_waited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(images, "PAUSE", 1.0)
-    monkeypatch.setattr(docker_api, "api", lambda _path: "/v1.44")
-    with socket.socket(socket.AF_UNIX) as hangs:
-        hangs.bind(str(tmp_path / "hangs.sock"))
-        hangs.listen()
-        with pytest.raises(DockerError, match=r"no reply within 1 s"):
-            images.call("DELETE", "/images/vllm:1", str(tmp_path / "hangs.sock"))
 
 
 # --- The docker commands of a build, and the message for logs of real failed builds (Docker 20.10.24, buildx 0.13.1).
@@ -227,42 +216,37 @@ def test_an_engine_that_hangs_is_named_with_the_time_that_was_waited(tmp_path: P
 LOGS = Path(__file__).resolve().parents[3] / "fixtures" / "build_logs"
 
 
-def params(**more: Any) -> dict[str, Any]:
-    return {"reference": "reg:5000/o/vllm:1", "context": "/src", "build_args": {}, "label": "hash", **more}
-
-
 def test_a_build_is_one_command_with_its_label_and_name() -> None:
-    argv = images.build_command(params(build_args={"JOBS": "8", "http_proxy": "http://p:1"}), buildkit=False)
-    assert argv[:2] == ["env", "DOCKER_BUILDKIT=0"]
-    assert "--progress" not in argv
-    assert (argv[-1], argv[argv.index("--tag") + 1], argv[argv.index("--label") + 1]) == ("/src", "reg:5000/o/vllm:1", "gb10.cluster.build=hash")
-    assert [argv[at + 1] for at, word in enumerate(argv) if word == "--build-arg"] == ["JOBS=8", "http_proxy=http://p:1"]
-    newer = images.build_command(params(), buildkit=True)
-    assert (newer[1], newer[newer.index("--progress") + 1]) == ("DOCKER_BUILDKIT=1", "plain")
-
-
-@pytest.mark.parametrize("builder", ["classic", "buildkit"])
-def test_a_failed_build_shows_its_step_the_last_lines_of_its_log_and_the_remedy(builder: str) -> None:
-    first, *lines, remedy = images.explain_failure((LOGS / f"failed_command_{builder}.txt").read_text(), "vllm:1").splitlines()
-    assert first == "building vllm:1 failed in step 2 of 2: RUN echo hello; echo decisive cause >&2; exit 3. The last lines of the build:"
-    assert (any("decisive cause" in line for line in lines[:-1]), "code: 3" in lines[-1], len(lines) <= images.BUILD_LINES) == (True, True, True)
-    assert "correct the Dockerfile of image.build, or the mod" in remedy
+    first, script = images.build_script(
+        {"reference": "reg:5000/o/vllm:1", "path": "/s r c", "build_args": {"JOBS": "8", "http_proxy": "http://p:1"}, "label": "hash"}
+    ).splitlines()
+    assert first == "docker buildx version >/dev/null 2>&1 && export DOCKER_BUILDKIT=1 BUILDKIT_PROGRESS=plain || export DOCKER_BUILDKIT=0"
+    assert script == (
+        "docker build --network host --label gb10.cluster.build=hash --tag reg:5000/o/vllm:1 --build-arg JOBS=8 --build-arg http_proxy=http://p:1 '/s r c'"
+    )
 
 
 @pytest.mark.parametrize(
     ("log", "words"),
     [
-        ((LOGS / "source_gone_buildkit.txt").read_text(), "failed in http://127.0.0.1:18765/gone.tar.gz."),
-        ((LOGS / "source_gone_buildkit.txt").read_text(), "invalid response status 404\n"),
-        ("fatal: hf_abcdefGHIJKL0123456789abcdefGHIJKL\x1b[31m failed", "fatal: "),
-        ("", "failed in its first step. The last lines of the build:\nno output\n"),
+        ("failed_command_classic", ["decisive cause", "exit 3' returned a non-zero code: 3"]),
+        ("failed_command_buildkit", ["decisive cause", "exit code: 3"]),
+        ("source_gone_buildkit", ["http://127.0.0.1:18765/gone.tar.gz", "ERROR: failed to solve: failed to load cache key: invalid response status 404"]),
     ],
 )
-def test_any_log_becomes_a_message_without_secrets_and_control_characters(log: str, words: str) -> None:
-    found = images.explain_failure(log, "vllm:1")
-    assert words in found
+def test_a_failed_build_shows_the_last_lines_of_its_log_and_the_remedy(log: str, words: list[str]) -> None:
+    *lines, remedy = images.build_failure((LOGS / f"{log}.txt").read_text()).splitlines()
+    assert len(lines) <= images.BUILD_LINES
+    assert all(any(word in line for line in lines) for word in words)
+    assert "correct the Dockerfile of image.build, or the mod" in remedy
+
+
+def test_any_log_becomes_a_message_without_secrets_and_control_characters() -> None:
+    found = images.build_failure("fatal: hf_abcdefGHIJKL0123456789abcdefGHIJKL\x1b[31m failed")
+    assert "fatal: " in found
     assert "hf_abcdef" not in found
     assert found.replace("\n", "").isprintable()
+    assert images.build_failure("").startswith("no output\n")
 
 
 # --- The image layer of mods: its Dockerfile and its name.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node, no_commands
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import HostError, Node, no_commands
 from ansible_collections.gb10.cluster.plugins.module_utils._node import memory
 from ansible_collections.gb10.cluster.plugins.module_utils._node.memory import GIB_KB, Buddy, Sample, Series, Zone, parse_series
 from hypothesis import given
@@ -19,19 +19,11 @@ TOTAL_121 = int(121.69 * GIB_KB)
 SPARK = [Zone(0, "DMA", 4 * GIB_KB, 0, 0, 0, 0, 0), Zone(0, "Normal", TOTAL_121 - 4 * GIB_KB, 0, 0, 0, 0, 0)]
 STOCK = (45167, 10)
 
-ZONEINFO = "Node 0, zone DMA\n        managed  2000\nNode 0, zone Normal\n        managed  8000\n"
-
 
 def node(**values: float) -> dict[str, int]:
     """Return a meminfo of a 121 GiB node; values in GiB."""
-    base = {"MemTotal": 121.69, "MemFree": 114.0, "MemAvailable": 113.0, "AnonPages": 2.0, "Cached": 3.0, "SReclaimable": 0.5, "SUnreclaim": 0.5}
+    base = {"MemTotal": 121.69, "MemFree": 114.0, "MemAvailable": 113.0, "AnonPages": 2.0, "Cached": 3.0, "KReclaimable": 0.5, "SUnreclaim": 0.5}
     return {key: int(value * GIB_KB) for key, value in {**base, **values}.items()}
-
-
-@pytest.mark.parametrize(("page_kb", "total"), [(4, 40000), (16, 160000), (64, 640000)])
-def test_the_page_size_is_the_one_with_which_the_zones_add_up(page_kb: int, total: int) -> None:
-    assert memory.page_size_kb({"MemTotal": total}, ZONEINFO) == page_kb
-    assert memory.page_size_kb({"MemTotal": total}, None) == 4
 
 
 def test_computes_memavailable_as_this_kernel() -> None:
@@ -101,7 +93,6 @@ def test_a_real_119_gib_node() -> None:
 def test_the_kho_leak_before_and_after() -> None:
     text = (samples() / "meminfo.kho-leak-before-after.txt").read_text()
     leaking = memory.parse_meminfo(text)
-    assert leaking["MemFree"] == 88 * GIB_KB
     found = memory.cma_problem(leaking, "7.0.0-1019-nvidia", "quiet", 0)
     assert found is not None
     assert found.id == "kho_leak"
@@ -161,8 +152,8 @@ def test_fragmentation_tables() -> None:
     for name, one_mib, four_mib in rows:
         big, huge = int(one_mib.replace(",", "")), int(four_mib)
         row = Buddy(0, "Normal", (5000, 100, 50, 10, 5, 2, 1, 1, big - huge, 0, huge))
-        state = memory.fragmentation([row], [], 4)
-        assert (state["blocks_1mib"], state["blocks_4mib"]) == (big, huge)
+        state = memory.fragmentation([row], 4)
+        assert state["blocks_4mib"] == huge
         verdicts[name] = memory.fragmentation_problem(state, {"MemTotal": TOTAL_121}, []) is not None
     assert verdicts == {"head": True, "worker 1": True, "worker 2": True, "worker 3": True, "fresh boot": False}
 
@@ -177,7 +168,7 @@ FRAGMENTS: dict[str, tuple[tuple[int, ...], int, list[str], bool]] = {
 
 @pytest.mark.parametrize(("blocks", "total", "users", "fragmented"), FRAGMENTS.values(), ids=FRAGMENTS.keys())
 def test_fragmentation(blocks: tuple[int, ...], total: int, users: list[str], fragmented: bool) -> None:
-    state = memory.fragmentation([Buddy(0, "DMA", (1,)), Buddy(0, "Normal", blocks)], SPARK, 4)
+    state = memory.fragmentation([Buddy(0, "DMA", (1,)), Buddy(0, "Normal", blocks)], 4)
     assert state["zone"] == "Normal"
     assert (memory.fragmentation_problem(state, {"MemTotal": total}, users) is not None) is fragmented
 
@@ -218,9 +209,9 @@ SWAPS = """Filename				Type		Size		Used		Priority
 
 
 def test_swaps() -> None:
-    rows = memory.parse_swaps(SWAPS)
-    assert [(row.device, row.used_kb, row.priority) for row in rows[:2]] == [("/swap.img", 3670016, -2), ("/dev/zram0", 0, 100)]
-    assert memory.parse_swaps("Filename\tType\tSize\tUsed\tPriority\n") == []
+    assert [(row.device, row.kind, row.used_kb) for row in memory.parse_swaps(SWAPS)] == [
+        ("/swap.img", "file", 3670016), ("/dev/zram0", "partition", 0), ("/my swap", "file", 0),
+    ]  # fmt: skip
 
 
 def test_utilization_has_bounds() -> None:
@@ -275,10 +266,9 @@ def ask(tree: Tree) -> dict[str, Any]:
 
 def test_a_stock_spark(tree: Tree) -> None:
     facts, result = gathered(tree), ask(tree)
-    assert (facts.page_kb, facts.container, facts.vm) == (4, "", {"min_free_kbytes": 45167})
-    assert [swap.used_kb for swap in facts.swaps] == [3670016]
+    assert (facts.container, facts.vm) == ("", {"min_free_kbytes": 45167})
     assert sum(zone.high_kb for zone in facts.zones) == 1800
-    assert (result["size_class"], result["fragmentation"]["blocks_4mib"], result["problems"]) == ("121", 3909, [])
+    assert (result["fragmentation"]["blocks_4mib"], result["problems"]) == (3909, [])
     assert memory.highest_utilization(result["available_kb"], result["total_kb"]) == 0.92
     assert memory.highest_utilization(result["free_kb"], result["total_kb"]) == 0.93
 
@@ -300,31 +290,14 @@ def test_an_engine_is_found_by_name_and_by_device(tree: Tree) -> None:
     assert ask(tree)["gpu_users"] == ["VLLM::EngineCore (7)", "python3 (8)"]
 
 
-CONTAINERS = {
-    "systemd": ("run/systemd/container", "docker\n", "docker"),
-    "docker": (".dockerenv", "", "docker"),
-    "podman": ("run/.containerenv", "", "podman"),
-    "the environment of pid 1": ("proc/1/environ", "PATH=/x\0container=lxc\0", "lxc"),
-}
-
-
-@pytest.mark.parametrize(("path", "text", "expected"), CONTAINERS.values(), ids=CONTAINERS.keys())
-def test_containers_are_recognized(tree: Tree, path: str, text: str, expected: str) -> None:
+@pytest.mark.parametrize(("path", "text"), [("run/systemd/container", "docker\n"), (".dockerenv", "")])
+def test_containers_are_recognized(tree: Tree, path: str, text: str) -> None:
     tree.put(path, text)
-    assert gathered(tree).container == expected
-
-
-def test_a_kernel_without_memavailable_and_without_the_sum_of_huge_pages(tree: Tree) -> None:
-    text = meminfo(MemFree=82.0, **{"Active(file)": 0.5}).replace("MemAvailable", "Unknown")
-    tree.put("proc/meminfo", text + "HugePages_Total:   16384\nHugePages_Free:    16384\nHugepagesize:       2048 kB\n")
-    result = ask(tree)
-    assert result["problems"] == []
-    assert result["available_kb"] == 84 * GIB_KB - 1800 - 1920 - 1500  # without the high watermarks, DMA's reserve and the low watermarks' share of the cache
-    assert memory.highest_utilization(result["available_kb"], result["total_kb"]) == 0.69
+    assert gathered(tree).container == "docker"
 
 
 def test_an_empty_tree_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(memory.UmaError, match="it has neither MemTotal nor MemFree"):
+    with pytest.raises(HostError, match="does not have MemFree"):
         gathered(Tree(tmp_path))
 
 

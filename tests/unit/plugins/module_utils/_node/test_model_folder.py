@@ -48,6 +48,12 @@ def hub(tmp_path: Path, blob: bytes = b"weights", name: str = "") -> Path:
     return root
 
 
+def fill(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+
+
 def test_folder_is_read(node: Node, folder: Path) -> None:
     found = read(node, folder)
     assert found["files"]["a.safetensors"]["sha256"] == hashlib.sha256(b"a" * 1000).hexdigest()
@@ -132,35 +138,16 @@ def test_pipes_and_links_to_the_outside_are_problems(node: Node, folder: Path) -
         assert name in problems
 
 
-def fetched(path: Path, name: str, data: bytes) -> dict[str, Any]:
-    """Write a file to the place where a fetch leaves it."""
-    digest = hashlib.sha256(data).hexdigest()
-    staging = Path(model_folder.staging_path(str(path)))
-    staging.mkdir(0o700, parents=True, exist_ok=True)
-    (staging / name).parent.mkdir(parents=True, exist_ok=True)
-    (staging / name).write_bytes(data)
-    return {"path": name, "size": len(data), "sha256": digest, "mtime_ns": 1_700_000_000_123_456_789}
-
-
-def test_fetched_files_are_installed_and_recorded(node: Node, tmp_path: Path) -> None:
-    path = tmp_path / "store" / "m"
-    one, two = fetched(path, "a.safetensors", b"a"), fetched(path, "deep/er/b.json", b"{}")
-    three = fetched(path, "c.json", b"{}")
-    model_folder.install(node, str(path), [one, two, three], {"l.json": "c.json"}, [])
-    assert (path / "deep/er/b.json").read_text() == (path / "c.json").read_text() == (path / "l.json").read_text() == "{}"
-    assert (path / "a.safetensors").stat().st_mtime_ns == one["mtime_ns"]
-    assert (path / "a.safetensors").stat().st_mode & 0o777 == 0o644
-    assert not Path(model_folder.staging_path(str(path))).exists()
-    found = read(node, path)
-    assert found["hashed_bytes"] == 0, "the fetch has just hashed them"
-    assert found["copied"] == ["a.safetensors", "c.json", "deep/er/b.json", "l.json"]
-
-
-def test_an_installed_file_leaves_no_page_cache(node: Node, tmp_path: Path) -> None:
-    needs_page_cache(tmp_path)
-    path = tmp_path / "store" / "m"
-    model_folder.install(node, str(path), [fetched(path, "a.json", bytes(1 << 20))], {}, [])
-    assert cached_share(path / "a.json") == 0
+def test_a_file_that_changed_while_its_times_did_not_is_damaged_until_it_is_replaced(node: Node, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_folder, "key_of", lambda info: [info.st_size, 1, 1, info.st_ino])
+    assert read(node, folder)["damaged"] == []
+    (folder / "a.safetensors").write_bytes(b"b" * 1000)
+    assert read(node, folder)["hashed_bytes"] == 0
+    for fresh in (True, False):
+        assert read(node, folder, fresh=fresh)["damaged"] == ["a.safetensors"]
+    (folder / "new").write_bytes(b"a" * 1000)
+    (folder / "new").rename(folder / "a.safetensors")
+    assert read(node, folder)["damaged"] == []
 
 
 def test_hashing_leaves_no_page_cache(tmp_path: Path) -> None:
@@ -173,36 +160,46 @@ def test_hashing_leaves_no_page_cache(tmp_path: Path) -> None:
     assert cached_share(path) == 0
 
 
-def test_absent_removes_only_unchanged_copies(node: Node, tmp_path: Path, folder: Path) -> None:
-    one, two = fetched(folder, "new.safetensors", b"n"), fetched(folder, "a.safetensors", b"repaired")
-    three = fetched(folder, "edited.json", b"1")
-    model_folder.install(node, str(folder), [one, two, three], {}, [])
+def test_absent_removes_only_unchanged_copies_and_empty_folders(node: Node, folder: Path) -> None:
+    fill(folder, "new.safetensors", "edited.json", "d/e/f.json")
+    model_folder.record_copy(node, str(folder), ["new.safetensors", "edited.json", "d/e/f.json", "gone"], [])
+    read(node, folder)
+    fill(folder.parent, f".gb10-incoming-{folder.name}/x")
     (folder / "edited.json").write_text("by the user")
-    assert model_folder.absent(node, str(folder), check=True) == (["new.safetensors"], ["edited.json"])
+    removed = ["d/e/f.json", "new.safetensors", f".gb10-incoming-{folder.name}"]
+    assert model_folder.absent(node, str(folder), check=True) == (removed, ["edited.json"])
     assert (folder / "new.safetensors").exists()
-    removed, left = model_folder.absent(node, str(folder), check=False)
-    assert (removed, left) == (["new.safetensors"], ["edited.json"])
-    assert sorted(p.name for p in folder.iterdir()) == ["a.safetensors", "config.json", "edited.json"], "files of the user stay, repaired ones too"
+    assert model_folder.absent(node, str(folder), check=False) == (removed, ["edited.json"])
+    assert sorted(p.name for p in folder.iterdir()) == ["a.safetensors", "config.json", "edited.json"], "files of the user stay"
+    assert sorted(p.name for p in folder.parent.iterdir()) == [folder.name]
     assert model_folder.absent(node, str(folder), check=False) == ([], [])
 
 
 def test_absent_removes_a_folder_that_is_empty_then(node: Node, tmp_path: Path) -> None:
     path = tmp_path / "store" / "m"
-    model_folder.install(node, str(path), [fetched(path, "d/a.safetensors", b"a")], {}, [])
+    fill(path, "d/a.safetensors")
+    model_folder.record_copy(node, str(path), ["d/a.safetensors"], [])
     model_folder.absent(node, str(path), check=False)
     assert list(path.parent.iterdir()) == []
 
 
-def test_agreed_files_are_recorded(node: Node, folder: Path) -> None:
-    found = read(node, folder)
-    model_folder.agree(node, str(folder), found["files"])
-    again = read(node, folder)
-    assert again["agreed"]["config.json"][0] == 2
-    assert again["hashed_bytes"] == 0, "the recorded hashes stay"
+def test_what_was_removed_by_a_copy_is_no_copy_any_more(node: Node, folder: Path) -> None:
+    model_folder.record_copy(node, str(folder), ["a", "b"], [])
+    model_folder.record_copy(node, str(folder), ["c"], ["a"])
+    assert read(node, folder)["copied"] == ["b", "c"]
+
+
+def test_the_files_of_a_complete_model_are_recorded_for_the_agent(node: Node, folder: Path) -> None:
+    read(node, folder)
+    agreed = node.load_record(manifest.record_name(str(folder)))["agreed"]
+    assert {name: each[0] for name, each in agreed.items()} == {"a.safetensors": 1000, "config.json": 2}
+    (folder / "a.safetensors").unlink()
+    read(node, folder)
+    assert node.load_record(manifest.record_name(str(folder)))["agreed"] == agreed
 
 
 def test_disk_space_of_an_interrupted_copy_is_counted(folder: Path) -> None:
-    fetched(folder, "sub/x", b"12345")
+    fill(Path(model_folder.staging_path(str(folder))), "sub/x")
     assert model_folder.staged(str(folder)) == {"sub/x": 5}
 
 
@@ -216,12 +213,6 @@ GROUP = "/opt/gb10-cluster/vllm_tp2/pair1"
 def store(tmp_path: Path) -> Path:
     (tmp_path / "models").mkdir()
     return tmp_path / "models"
-
-
-def fill(folder: Path, *names: str) -> None:
-    for name in names:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(name)
 
 
 def prepare(node: Node, store: Path, keys: list[str], kept: set[str] | None = None, check: bool = False) -> tuple[list[str], list[str]]:

@@ -21,11 +21,11 @@ import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._checks import doctor
 from ansible_collections.gb10.cluster.plugins.module_utils._core import redact
 from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_api import ns_to_stamp, stamp_to_ns
-from ansible_collections.gb10.cluster.plugins.module_utils._pair import commands, logs, look, protocol, verbs_change
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import commands, look, protocol, verbs_change, verbs_read
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import commands as place
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.logs import Line
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.protocol import AgentMissing, RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.service import Service
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.verbs_read import Line
 from ansible_collections.gb10.cluster.plugins.modules import gb10
 from unit.fixtures import node_facts
 from unit.fixtures.agent.wire import HELLO, FakeActor, FakeRank, configuration, fake_ssh
@@ -79,7 +79,7 @@ def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     monkeypatch.setattr(socket, "gethostname", lambda: "lab-1")
     monkeypatch.setattr(verbs_change, "POLL_SECONDS", 5.0)
     found = Group(tmp_path, capsys)
-    monkeypatch.setattr(logs, "run_slice", lambda arguments, _secrets: protocol.reply_of(found.ranks[0].handle({**arguments, "verb": "slice"})))
+    monkeypatch.setattr(look, "run_slice", lambda arguments, _secrets: protocol.reply_of(found.ranks[0].handle({**arguments, "verb": "slice"})))
     yield found
     for service in found.services:
         service.close()
@@ -341,6 +341,26 @@ def test_logs_of_a_node_without_an_agent_are_those_of_its_own_container(tmp_path
     assert found["problems"] == [f"This node has no agent: {tmp_path}/agent.json does not exist. Run site.yml."][:code]
 
 
+def test_boot_names_the_failure_in_a_file_or_in_the_log_of_the_container(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = {"group": "pair1", "rank": 0, "hosts": ["lab-1"], "directory": str(tmp_path), "docker_socket": str(tmp_path / "docker.sock")}
+    (tmp_path / "boot.log").write_text("torch.OutOfMemoryError: CUDA out of memory. api_key=sk-abcdefghijklmnop1234\n", encoding="utf-8")
+
+    def run(*words: str, code: int = 0) -> tuple[str, str]:
+        assert commands.run(["boot", *words], path=str(tmp_path / "agent.json"), given=given) == code
+        return capsys.readouterr()
+
+    out, _error = run(str(tmp_path / "boot.log"))
+    assert [line.partition(":")[0] for line in out.splitlines()] == ["failed, at stage none", "cuda_oom", "remedy"]
+    assert "No such file" in run(str(tmp_path / "none.log"), code=1)[1]
+    with serving(tmp_path / "docker.sock") as engine:
+        assert run(code=1)[1] == "lab-1 has no container of pair1 whose log can be read.\n"
+        state = {"Status": "exited", "ExitCode": 1, "StartedAt": "2026-11-23T05:00:00Z"}
+        engine.containers["gb10-pair1-rank0"] = {"Id": "c1", "Name": "/gb10-pair1-rank0", "State": state, "Config": {"Labels": {"gb10.cluster.group": "pair1"}}}
+        engine.logs["c1"] = [("2026-11-23T05:00:01Z", b"torch.OutOfMemoryError: CUDA out of memory\n", 2)]
+        found = json.loads(run("--json")[0])
+    assert (found["state"], found["failure"]["class"], found["host"]) == ("failed", "cuda_oom", "lab-1")
+
+
 def test_logs_prints_the_last_lines_and_reports_how_many_are_left_out(group: Group) -> None:
     group.answers("slice", piece({1: "one", 3: "three"}), piece({2: "two", 4: "four"}))
     out, err = group.gb10("logs", "-n", "3")
@@ -381,7 +401,7 @@ def test_logs_masks_a_secret_that_begins_on_an_earlier_line_of_its_rank(group: G
 @pytest.mark.parametrize("before", range(790, 1010, 7))
 def test_a_secret_between_two_blocks_of_a_log_is_masked(before: int) -> None:
     texts = [*(f"line {number}" for number in range(before)), *BLOCKS[0], *(f"line {number}" for number in range(1500))]
-    found = list(logs.masked((Line(at, "lab-1", text) for at, text in enumerate(texts)), redact.redact, bool))
+    found = list(verbs_read.masked((Line(at, "lab-1", text) for at, text in enumerate(texts)), redact.redact, bool))
     assert [line.time for line in found] == list(range(len(texts)))
     assert [line.text for line in found if "MII" in line.text or KEY in line.text] == []
     assert [(at, line.text) for at, line in enumerate(found) if line.text != texts[at]] == [(before + 1, "********"), (before + 2, "********")]
@@ -392,7 +412,7 @@ def test_logs_shows_the_lines_before_a_rank_is_lost() -> None:
         yield Line(1, "lab-1", "one")
         raise protocol.RankError("gone")
 
-    found = logs.masked(source(), redact.redact, bool)
+    found = verbs_read.masked(source(), redact.redact, bool)
     assert next(found).text == "one"
     with pytest.raises(protocol.RankError, match="gone"):
         next(found)
@@ -400,14 +420,14 @@ def test_logs_shows_the_lines_before_a_rank_is_lost() -> None:
 
 def test_logs_give_the_parts_of_a_line_with_carriage_returns_one_time() -> None:
     data = base64.b64encode(b"2026-11-23T05:00:00.000000001Z 10%\r20%\n").decode()
-    found = list(logs.lines_of(lambda **_arguments: {"log": data, "cursor": "", "container": {}}, "c", "lab-2", 60))
+    found = list(verbs_read.lines_of(lambda **_arguments: {"log": data, "cursor": "", "container": {}}, "c", "lab-2", 60))
     moment = stamp_to_ns("2026-11-23T05:00:00.000000001Z")
     assert found == [Line(moment, "lab-2", "10%"), Line(moment, "lab-2", "20%")]
-    assert logs.shown(found[1]) == "2026-11-23T05:00:00.000Z lab-2 | 20%"
+    assert verbs_read.shown(found[1]) == "2026-11-23T05:00:00.000Z lab-2 | 20%"
 
 
 def test_logs_reads_until_a_slice_is_not_full() -> None:
-    full = base64.b64encode(b"x \n" * (logs.SLICE_BYTES // 3 + 1)).decode()
+    full = base64.b64encode(b"x \n" * (verbs_read.SLICE_BYTES // 3 + 1)).decode()
     pieces = [{"log": full, "cursor": "5:1", "container": {}}, {"log": "", "cursor": "5:1", "container": {}}]
     cursors = []
 
@@ -415,7 +435,7 @@ def test_logs_reads_until_a_slice_is_not_full() -> None:
         cursors.append(arguments["cursor"])
         return pieces.pop(0)
 
-    assert sum(1 for _line in logs.lines_of(ask, "c", "lab-2", 60)) == logs.SLICE_BYTES // 3 + 1
+    assert sum(1 for _line in verbs_read.lines_of(ask, "c", "lab-2", 60)) == verbs_read.SLICE_BYTES // 3 + 1
     assert cursors[1:] == ["5:1"]
 
 

@@ -19,12 +19,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._pair import cli, evidence, protocol, session
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import cli, evidence, protocol
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import service as module
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.actor import Refused
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.files import Folder
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.protocol import AgentMissing, RankError
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.rank import RankService
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.service import Service, decides
 from unit.fixtures.agent.wire import HELLO, FakeActor, FakeRank, configuration, descriptors, fake_ssh, until
 
@@ -91,20 +90,6 @@ def test_a_notice_that_fails_is_an_event_and_in_the_state_of_the_watch(tmp_path:
     assert service._shown()["notices"]["count"] == 1
 
 
-@pytest.mark.parametrize(("watch", "line"), [({"later": 5}, "later is not a setting"), ({"restarts": "x"}, "restarts of the watch is 'x'.")])
-def test_settings_of_the_watch_that_do_not_fit_are_one_line_of_the_journal(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], watch: dict[str, Any], line: str
-) -> None:
-    (tmp_path / "agent.json").write_text(json.dumps({**configuration(tmp_path, rank=1), "watch": watch}), encoding="utf-8")
-    loaded = protocol.load_config(str(tmp_path / "agent.json"))
-    assert RankService(loaded).sampler.settings["restarts"] == 5
-    service = Service(loaded, run_dir=str(tmp_path / "run"), rank=FakeRank())
-    service.start()
-    service.close()
-    [found] = capfd.readouterr().err.splitlines()
-    assert found.startswith(f"/etc/gb10-cluster/agent.json: {line}")
-
-
 # --- sockets
 
 
@@ -118,7 +103,7 @@ def test_the_session_socket_belongs_to_the_group_if_it_exists(tmp_path: Path) ->
     import grp
 
     name = grp.getgrgid(os.getgid()).gr_name
-    listening = session.bound(str(tmp_path / "session.sock"), 0o660, name)
+    listening = module.bound(str(tmp_path / "session.sock"), 0o660, name)
     listening.close()
     assert stat.S_IMODE((tmp_path / "session.sock").stat().st_mode) == 0o660
 
@@ -160,7 +145,7 @@ def test_refuses_a_line_above_the_limit(worker: Node, monkeypatch: pytest.Monkey
 
 def test_bounds_the_connections_of_each_socket(worker: Node) -> None:
     with contextlib.ExitStack() as stack:
-        for _number in range(session.MAX_CONNECTIONS):
+        for _number in range(module.MAX_CONNECTIONS):
             connection = stack.enter_context(socket.socket(socket.AF_UNIX))
             connection.connect(str(worker.run / "session.sock"))
         reply = worker.raw(protocol.encode({"v": 1, "verb": "hello"}), "session.sock")

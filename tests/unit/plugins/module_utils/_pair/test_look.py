@@ -28,7 +28,7 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def missing(*_words: object, **_more: object) -> None:
         raise protocol.AgentMissing("no socket")
 
-    monkeypatch.setattr(look, "BANDWIDTH", str(tmp_path / "bandwidth.json"))
+    monkeypatch.setattr(look, "BANDWIDTH_RECEIPT", tmp_path / "bandwidth.json")
     monkeypatch.setattr(protocol, "call", missing)
 
 
@@ -71,6 +71,15 @@ def test_a_head_that_lost_its_folder_is_asked_with_the_key_of_its_container(tmp_
     put(tmp_path, "releases/4f0c/compose.yaml", "services: {}\n")
     look.alive(str(tmp_path / "pair1"), {"url": "http://127.0.0.1:9"})
     assert keys == ["the-key-of-the-container", ""], "who removes the file alone wants a new key"
+
+
+@pytest.mark.parametrize(("given", "watts"), [({}, 119.4), ({"idle_power_w": None}, 119.4), ({"idle_power_w": 100.0}, 100.0)])
+def test_the_idle_power_is_that_of_the_inventory_or_what_the_watch_has_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], watts: float
+) -> None:
+    put(tmp_path, "agent/watch.json", {"idle_power_w": 119.4})
+    monkeypatch.setattr(api_probe.LivenessWatch, "check", lambda watch: {"http_status": 200, "idle_power_w": watch.idle})
+    assert look.alive(str(tmp_path / "pair1"), {"url": "http://127.0.0.1:9", **given})["idle_power_w"] == watts
 
 
 @pytest.mark.parametrize(("running", "state"), [(True, "starting"), (False, "failed")])

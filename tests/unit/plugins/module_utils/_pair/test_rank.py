@@ -21,7 +21,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files impo
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe
 from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api, node, releases
 from ansible_collections.gb10.cluster.plugins.module_utils._node.releases import last_good, lost_ways, start_reasons
-from ansible_collections.gb10.cluster.plugins.module_utils._pair import evidence, files, logs, protocol, rank
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import evidence, files, look, protocol, rank
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.files import Folder
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.protocol import RankError
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.rank import RankService
@@ -539,7 +539,7 @@ def test_look_names_what_a_release_lacks(owned: Machine, monkeypatch: pytest.Mon
 def test_a_slice_has_no_known_secret_in_any_form(owned: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     (owned.put_release("4f0c") / "secrets.env").write_text("VLLM_API_KEY='open \"sesame'\n")
     text = b'a \xff open "sesame, {"x": "open \\"sesame"}, open+%22sesame\n'
-    monkeypatch.setattr(logs, "take_slice", lambda **_arguments: {"log": base64.b64encode(text).decode()})
+    monkeypatch.setattr(look, "take_slice", lambda **_arguments: {"log": base64.b64encode(text).decode()})
     assert base64.b64decode(owned.do("slice", container=CONTAINER)["log"]) == b'a \xff ********, {"x": "********"}, ********\n'
 
 
@@ -549,7 +549,7 @@ def test_an_error_has_no_known_secret(owned: Machine, monkeypatch: pytest.Monkey
     def fail(**_arguments: Any) -> dict[str, Any]:
         raise ValueError("bad value 'open sesame'")
 
-    monkeypatch.setattr(logs, "take_slice", fail)
+    monkeypatch.setattr(look, "take_slice", fail)
     assert "sesame" not in json.dumps(owned.ask("slice", container=CONTAINER))
 
 

@@ -267,3 +267,9 @@ def test_the_output_for_a_match_block_decides() -> None:
 @pytest.mark.parametrize(("text", "port"), [(USUAL, 22), ("port 2222\nport 22\n", 2222), ("", 22), ("port 0\n", 22), ("Port 2022\n", 2022)])
 def test_the_port(text: str, port: int) -> None:
     assert session.sshd_port(text) == port
+
+
+@pytest.mark.parametrize(("verb", "wrong"), [("hello", {}), ("watch", {"hello": {}}), ("halt", {"left": "x"}), ("look", {"containers": []})])
+def test_a_reply_of_another_type_is_refused(verb: str, wrong: dict[str, Any]) -> None:
+    with pytest.raises(RankError, match=f"its reply to {verb} has no valid"):
+        session.checked(verb, wrong)
