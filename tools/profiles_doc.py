@@ -189,14 +189,13 @@ More options: `-e dest=DIRECTORY/NAME.yml`, `-e env_file=FILE`, `-e service=NAME
 | `container`, `image` | `image.reference`; `pull` if the name has a slash |
 | `mods` with a folder next to the recipe, or in a folder above it in its checkout | `image.mods` |
 | `speculative-config.model` | `drafter` |
-| services, or `docker run` commands, that are the ranks of one model | one profile; what differs is `head_env` and `worker_env` |
+| several services, or `docker run` commands, that run vLLM | the one that `-e service=NAME` names; of a pair, that of the head |
 | mounts of models and compile caches | the model store, read-only, and `container.cache_dirs` |
-| `NCCL_IB_HCA`, `NODE_RANK`, `--nnodes`, `network_mode`, `restart`, ... | nothing: the role sets them |
-| secrets, other mounts, `privileged`, `build_args`, other mods, hooks, other services | nothing: listed as not mapped, with the reason |
+| secrets, variables without a value, other mounts, other mods, files that the engine reads | a line with what you have to do |
+| `NCCL_IB_HCA`, `NODE_RANK`, `restart`, `privileged`, hooks, other services, ... | one line of names: the role sets them, or a profile has no such key |
 
-- The run prints the file, each field that is not mapped with the reason, and the command that validates the profile.
-- The notes of the profile list the same fields, and its comments those that the collection sets. Secrets are named without their values.
-- No field is lost: what no rule knows is listed as not mapped. A file that the engine reads and the profile does not bring has a line.
+- The run prints the file, these lines, and the command that validates the profile. The notes of the profile have the same lines.
+- No field is lost: what no rule knows is named. Secrets are named without their values.
 - A recipe for one node becomes a profile for two, and the report has a line for it.
 - The profile is checked as `validate.yml` checks one. Nothing is written if it is not valid.
 - A Compose file sees only its `.env`, not the environment of the controller. An argument without a value is an error.

@@ -39,7 +39,7 @@ options:
     description: The environment file. The default is C(.env) next to a Compose file, or to a script that sources it. The controller's environment is not read.
     type: path
   service:
-    description: The service of the Compose file, or the container of the script. It is needed if several run vLLM and are not the ranks of one model.
+    description: The service of the Compose file, or the container of the script. It is needed if several run vLLM. Of a pair, name that of the head.
     type: str
     default: ""
   force:

@@ -139,8 +139,7 @@ def _derive(profile: dict[str, Any], note: Any) -> None:
         )
     if gate["cold_prefill_tools"] and not args.get("enable-auto-tool-choice"):
         note("gate.cold_prefill_tools", "is true, but engine.args has no enable-auto-tool-choice, without which vLLM refuses tools: set both, or none")
-    spec = args.get("speculative-config")
-    method = spec.get("method") if isinstance(spec, Mapping) else None
+    method = values.speculation(args).get("method")
     for key, wanted in (("kv_cache_dtype", args.get("kv-cache-dtype")), ("speculative_method", method)):
         if gate[key] is None:
             gate[key] = wanted if isinstance(wanted, str) else None

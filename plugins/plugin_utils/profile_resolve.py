@@ -208,7 +208,7 @@ def adjusted(profile: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, 
     base = merge({}, {key: value for key, value in profile.items() if key not in ADDED})
     of_mods = {key: profile["image"][key] for key in OF_MODS if base["image"].pop(key, None)}
     args, gate = base["engine"].get("args", {}), base["gate"]
-    method = _at(args, "speculative-config", "method")
+    method = values.speculation(args).get("method")
     for key, value in (("context", human_int(args.get("max-model-len"))), ("kv_cache_dtype", args.get("kv-cache-dtype")), ("speculative_method", method)):
         if value is not None and gate.get(key) == value:
             del gate[key]

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable
 
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.shell import (
+    RUN,
     SYSTEM_PATH,
     RecipeError,
     Script,
@@ -49,7 +50,7 @@ RUN_KEYS = {
     "pull": "pull_policy", "log-driver": "logging", "log-opt": "logging", "stop-timeout": "stop_grace_period",
 }  # fmt: skip
 MANY = ("volumes", "environment", "devices", "ports", "cap_add", "cap_drop", "security_opt", "env_file", "ulimits", "labels", "tmpfs", "logging")
-_RUN = r"(?:docker|podman|nerdctl) (?:container )?(?:run|create)\b"
+_COMMAND = re.compile(rf"(?m)^[ \t]*(?:\$ )?((?:sudo )?{RUN}(?:\\\n|'[^']*'|[^\n'\\]|\\.)*|(?:export )?[A-Za-z_]\w*=\S[^\n]*)")
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_]\w*)\}")
 
 
@@ -177,8 +178,6 @@ def docker_runs(text: str, values: Mapping[str, str]) -> tuple[dict[str, dict[st
         box = _run_options(words)
         name = text_of(box.get("container_name")) or f"container{len(boxes) + 1}"
         boxes[name if name not in boxes else f"{name}-{len(boxes) + 1}"] = box
-        if words in script.conditional:
-            raise RecipeError(f"docker run of {name} is run under a condition. Import the command alone")
     if not boxes:
         what = "starts vLLM without a container, so its image is unknown" if any(map(program_of, others)) else "has no docker run"
         raise RecipeError(f"it is not a recipe: it is not a YAML mapping, and as a script it {what}, expected docker run IMAGE with its command")
@@ -186,22 +185,15 @@ def docker_runs(text: str, values: Mapping[str, str]) -> tuple[dict[str, dict[st
 
 
 def _commands(text: str) -> tuple[str, int]:
-    """Return the docker run commands and assignments of a text, and how many other lines it has."""
-    out, keep, dropped, quotes = [], False, 0, 0
-    for line in text.splitlines() if re.search(_RUN, text) else []:
-        start = re.match(rf"\s*(?:\$ )?((?:sudo )?{_RUN}.*|(?:export )?[A-Za-z_]\w*=\S.*)", line)
-        if keep or start:
-            out.append(start[1] if start and not keep else line)
-            quotes += out[-1].count("'")
-            keep = out[-1].rstrip().endswith("\\") or ((keep or "docker" in line) and quotes % 2 == 1)
-        else:
-            dropped += bool(line.strip())
-    return "\n".join(out), dropped
+    """Return the docker run commands and assignments of a text, and how many other lines it has. A command ends after its last backslash or quote."""
+    found = [match[1] for match in _COMMAND.finditer(text)] if re.search(RUN, text) else []
+    rows = [sum(map(bool, map(str.strip, each.splitlines()))) for each in (text, *found)]
+    return "\n".join(found), rows[0] - sum(rows[1:])
 
 
 def _image_at(words: list[str]) -> int:
     """Return the index after `docker run`, 0 if the words are another command."""
-    match = re.match(rf"(sudo )?(?:\S*/)?{_RUN}", " ".join(words[:4]))
+    match = re.match(rf"(sudo )?(?:\S*/)?{RUN}", " ".join(words[:4]))
     return len(match[0].split()) if match else 0
 
 
@@ -318,8 +310,6 @@ def _choose(engine: Engine) -> None:
         other = other or other_engine(image)
         what = f"starts {other}" if other else "does not start vLLM, expected 'vllm serve MODEL'"
         raise RecipeError(f"the command {what}, and the collection serves vLLM only. Write the engine's command there")
-    if found[0][0] in script.conditional:
-        raise RecipeError("the command starts the engine under a condition (&& or ||). Write the command alone")
     engine.words = found[0][0]
     script.exported.update(found[0][1])
 

@@ -434,6 +434,6 @@ class Imported:
         args, model = self.profile["engine"]["args"], self.profile["model"]["path"]
         named = [(f"--{flag}", text_of(each), flag in FILE_FLAGS) for flag, value in args.items() for each in items(value)]
         for where, text, is_file in [*named, *((f"env.{key}", value, False) for key, value in self.profile["env"].items())]:
-            brought = text == model or "{%" in text or any(f"{text}/".startswith(each.rstrip("/") + "/") for each in mounted)
-            if not brought and (is_file or FILE.fullmatch(text)):
+            there = text == model or "{%" in text or any(f"{text}/".startswith(each.rstrip("/") + "/") for each in mounted)
+            if not there and (is_file or FILE.fullmatch(text)):
                 self.note(f"file {text} ({where})", "the profile does not bring it: it must be in the image, made by a mod (image.mods), or in the model store")

@@ -24,6 +24,7 @@ KEYWORDS = (
     "read", "mapfile", "readarray", "let", "getopts", "shift",
 )  # fmt: skip
 DECLARE = ("export", "declare", "typeset", "local", "readonly")
+RUN = r"(?:docker|podman|nerdctl) (?:container )?(?:run|create)\b"
 _BRACES = r"\$\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}"  # up to three deep
 _VARIABLE = re.compile(r"\$(?:(\$)|([A-Za-z_]\w*|[@*])|\{([A-Za-z_]\w*)(?:(:?[-+?])((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*))?\})")
 _UNSET = re.compile(r"\$\{([\w@*]*)(?::?\?([^}]*))?[^}]*\}?")
@@ -133,7 +134,6 @@ class Script:
     values: dict[str, str] = field(default_factory=dict)
     commands: list[tuple[list[str], dict[str, str]]] = field(default_factory=list)
     exported: dict[str, str] = field(default_factory=dict)
-    conditional: list[list[str]] = field(default_factory=list)  # commands that a result before them decides about
     _all: bool = False  # set -a
 
     def read(self, text: str) -> Script:
@@ -178,8 +178,8 @@ class Script:
             refuse(text, begin, f"the command {first}")
         if first.startswith("-"):
             refuse(text, begin, f"an argument at the begin of a command ({first}): a comment or a missing backslash ended the line before")
-        if conditional and (own or first == "export"):
-            refuse(text, begin, "a variable that is set under a condition")
+        if conditional and (own or first == "export" or program_of(rest) or re.search(RUN, " ".join(rest[:4]))):
+            refuse(text, begin, "a variable or an engine under a condition (||)")
         if first in DECLARE or not rest:
             own = {**own, **{name: self.values[name] for name in rest[1:] if name in self.values}}
             exports = first == "export" or "-x" in rest or (self._all and not rest)
@@ -188,7 +188,6 @@ class Script:
             self._all = "-a" in rest or (self._all and "+a" not in rest)
         else:
             self.commands.append((rest, own))
-            self.conditional += [rest] if conditional else []
 
 
 def refuse(text: str, at: int, what: str) -> None:
@@ -268,9 +267,7 @@ def arguments(words: list[str]) -> tuple[dict[str, Any], list[str], list[tuple[s
             values.append(words[index])
             index += 1
         result = True if not values else _value(values[0]) if len(values) == 1 else values
-        if head == "speculative-config" and dot:
-            flag, result = head, _nested(args.pop(head, {}), tail, result)
-        elif flag in args:
+        if flag in args:
             left.append((f"--{flag} {args[flag]}", "is given twice: the last value counts"))
         args[flag] = result
     return args, stray, left
@@ -279,13 +276,6 @@ def arguments(words: list[str]) -> tuple[dict[str, Any], list[str], list[tuple[s
 def _only_unset(word: str) -> list[str]:
     """Return the names of the variables without a value that a word consists of; empty if it has anything else."""
     return [] if _UNSET.sub("", word) else list(unset(word))
-
-
-def _nested(table: Any, path: str, value: Any) -> dict[str, Any]:
-    out = dict(table) if isinstance(table, Mapping) else {}
-    head, dot, tail = path.partition(".")
-    out[head] = _nested(out.get(head), tail, value) if dot else value
-    return out
 
 
 def _value(text: str) -> Any:

@@ -55,10 +55,8 @@ def _pool(profile: Mapping[str, Any]) -> str:
 
 
 def _speculation(args: Mapping[str, Any]) -> str:
-    spec = args.get("speculative-config")
-    if not isinstance(spec, Mapping):
-        return "-"
-    return f"{spec.get('method', '?')}, {spec.get('num_speculative_tokens', '?')}"
+    spec = values.speculation(args)
+    return f"{spec.get('method', '?')}, {spec.get('num_speculative_tokens', '?')}" if spec else "-"
 
 
 def availability(image: Mapping[str, Any]) -> int:
@@ -69,16 +67,6 @@ def availability(image: Mapping[str, Any]) -> int:
 
 def _image(image: Mapping[str, Any]) -> str:
     return AVAILABLE[availability(image)][0]
-
-
-def _published_size(profile: Mapping[str, Any]) -> str:
-    """Return what is published of the sizes and the duration of the build; a dash if nothing is."""
-    image = profile["image"]
-    figures = (
-        (image["size_gib"], "image {:g} GiB"), (image["download_gib"], "pull {:g} GiB"), (image["build_minutes"], "build {:g} min"),
-        *((each["size_gib"], f"{name} {{:g}} GiB") for name, each in zip(("model", "drafter"), values.models_of(profile))),
-    )  # fmt: skip
-    return ", ".join(text.format(value) for value, text in figures if value is not None) or "-"
 
 
 def facts(profile: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,60 +117,51 @@ def by_availability(profiles: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return sorted(profiles, key=lambda name: (availability(profiles[name]["image"]), name != DEFAULT_PROFILE, name))
 
 
+def _on_node(model: Mapping[str, Any]) -> str:
+    return f"<model store>/{model['relative_path']}" if model["relative_path"] else f"{model['path']} in the container"
+
+
 def sheet(profile: Mapping[str, Any]) -> list[str]:
     """Return one profile as lines: what it offers, what it needs, what a good boot shows, what to know."""
-    image, model, gate, box, plan = profile["image"], profile["model"], profile["gate"], profile["container"], profile["plan"]
-    args = profile["engine"]["args"]
-    api = profile["engine"]["api"]
-    gives: list[tuple[str, Any]] = [
-        ("API", f"http://<head>:{api['port']}/v1, bound to {api['host']}, model {' or '.join(model['served_names'])}"),
-        ("context", thousands(gate["context"])),
-        ("requests at once", args.get("max-num-seqs", "-")),
-    ]
-    gives += [(key.replace("_tok_s", " tok/s").replace("_", " "), value) for key, value in profile["published"].items()]
-    most = "" if profile["ranks"]["max"] is None else f" to {profile['ranks']['max']}"
-    needs: list[tuple[str, Any]] = [
-        ("nodes", f"{profile['ranks']['min']}{most or ' or more'}"),
-        ("image", f"{image['reference']}{'@' + image['digest'] if image['digest'] else ''} ({_image(image)})"),
-    ]
-    for name, each in zip(("model", "drafter"), values.models_of(profile)):
-        needs.append((name, f"{each['id']}" + (f", {each['size_gib']:g} GiB" if each["size_gib"] else "")))
-        needs.append((f"{name} on the node", f"<model store>/{each['relative_path']}" if each["relative_path"] else f"{each['path']} in the container"))
-    needs.append(("memory", f"utilization {args.get('gpu-memory-utilization', 'the default of vLLM')}"))
-    if plan["weights_gib_per_rank"] is not None:
-        needs.append(("weights a rank", f"{plan['weights_gib_per_rank']:g} GiB"))
-    if box["memory"]:
-        needs.append(("container memory limit", box["memory"]))
-    size = _published_size(profile)
-    if size != "-":
-        needs.append(("published sizes", size))
-    base = image.get("base", image)
-    if base["build"] and not base["pull"]:
-        needs.append(("build", f"{base['build']}/Dockerfile"))
-    if image["mods"]:
-        needs.append(("mods", f"{', '.join(each['path'] for each in image['mods'])}, over {base['reference']}"))
-    shows: list[tuple[str, Any]] = [
-        ("context", f"exactly {thousands(gate['context'])}" if gate["context"] else "-"),
-        ("pool, tokens", _pool(profile)),
-        ("concurrency", _span(gate["concurrency"])),
-        ("KV cache dtype", gate["kv_cache_dtype"] or "-"),
-        ("speculation", gate["speculative_method"] or "-"),
-        ("transport", gate["transport"]),
-        ("answer", json.dumps(gate["completion"]["expect"], ensure_ascii=False) if gate["completion"]["expect"] is not None else "any sane one"),
-    ]
-    lines = [f"{profile['name']}: {profile['summary']}"]
-    for title, pairs in (("Gives", gives), ("Needs", needs), ("A good boot shows", shows)):
-        lines += ["", title, *(f"  {key}: {value}" for key, value in pairs)]
-    defaults = [f"{path}: {_shown(profile, path)}" for path in profile.get("defaults", [])]
+    image, gate, ranks, engine = profile["image"], profile["gate"], profile["ranks"], profile["engine"]
+    args, api, base = engine["args"], engine["api"], image.get("base", image)
+    models, size = list(zip(("model", "drafter"), values.models_of(profile))), "{:g} GiB".format
+    mods = f", with {', '.join(each['path'] for each in image['mods'])} over {base['reference']}" if image["mods"] else ""
+    rows: dict[str, Any] = {
+        "API": f"http://<head>:{api['port']}/v1, bound to {api['host']}, model {' or '.join(profile['model']['served_names'])}",
+        "context": thousands(gate["context"]),
+        "requests at once": args.get("max-num-seqs"),
+        **{key.replace("_tok_s", " tok/s").replace("_", " "): value for key, value in profile["published"].items()},
+        "nodes": f"{ranks['min']} or more" if ranks["max"] is None else f"{ranks['min']} to {ranks['max']}",
+        "image": f"{image['reference']}{'@' + image['digest'] if image['digest'] else ''} ({_image(image)}){mods}",
+        "size of the image": image["size_gib"] and size(image["size_gib"]),
+        "size of the pull": image["download_gib"] and size(image["download_gib"]),
+        "minutes of the build": image["build_minutes"],
+        "build": base["build"] and not base["pull"] and f"{base['build']}/Dockerfile",
+        **{name: each["id"] + (f", {size(each['size_gib'])}" if each["size_gib"] else "") for name, each in models},
+        **{
+            f"{name} on the node": f"<model store>/{each['relative_path']}" if each["relative_path"] else f"{each['path']} in the container"
+            for name, each in models
+        },
+        "memory": f"utilization {args.get('gpu-memory-utilization', 'the default of vLLM')}",
+        "weights a rank": profile["plan"]["weights_gib_per_rank"] and size(profile["plan"]["weights_gib_per_rank"]),
+        "container memory limit": profile["container"]["memory"],
+        "pool, tokens": _pool(profile),
+        "concurrency": _span(gate["concurrency"]),
+        "KV cache dtype": gate["kv_cache_dtype"],
+        "speculation": gate["speculative_method"],
+        "transport": gate["transport"],
+        "answer": gate["completion"]["expect"] is not None and json.dumps(gate["completion"]["expect"], ensure_ascii=False),
+    }
+    lines = [f"{profile['name']}: {profile['summary']}", "", *(f"  {key}: {value}" for key, value in rows.items() if value not in (None, False, "-"))]
     parts = (
-        ("Default of the collection", defaults),
+        ("Default of the collection", [f"{path}: {_shown(profile, path)}" for path in profile.get("defaults", [])]),
         ("Know", profile["notes"]),
         ("Differs from its source", deviation_lines(profile)),
         ("Sources", profile["sources"]),
     )
-    for title, items in parts:
-        if items:
-            lines += ["", title] + [f"  - {item}" for item in items]
+    for title, texts in parts:
+        lines += ["", title, *(f"  - {text}" for text in texts)] if texts else []
     return lines
 
 

@@ -82,7 +82,9 @@ def test_reads_the_engine_out_of_a_script() -> None:
     [
         ("if [ -n x ]; then vllm serve; fi", "the command if"),
         ("[ -f x ] && export Y=1", "the command ["),
-        ("a || export B=1", "a variable that is set under a condition"),
+        ("a || export B=1", "a variable or an engine under a condition"),
+        ("a || vllm serve x", "a variable or an engine under a condition"),
+        ("a || docker run x", "a variable or an engine under a condition"),
         ("case x in a) b;; esac", "), which is computed"),
         ("while ! x; do y; done", "the command while"),
         ("A+=(3)", "(, which is computed"),

@@ -69,7 +69,6 @@ def test_a_profile_with_the_least_in_it() -> None:
     assert [found[key] for key in ("kv_cache", "speculation", "kv_pool", "image", "speed", "context")] == ["-", "-", "-", "pull", "-", None]
     text = "\n".join(t.sheet(one))
     assert "model on the node: /a in the container" in text
-    assert "answer: any sane one" in text
     assert "None" not in text
 
 
@@ -83,7 +82,7 @@ def test_an_unpublished_pool_is_an_estimate_around_the_measured_one(name: str) -
     assert (t.facts(PROFILES["fp8-1m"])["kv_pool"], t.facts(PROFILES["fp8-256k"])["kv_pool"]) == ("1,380,000 to 1,650,000", "-")
 
 
-@pytest.mark.parametrize(("bounds", "text"), [((None, None), "-"), ((5000, None), "from 5,000"), ((None, 2.5), "up to 2.5"), ((1, 2), "1 to 2")])
+@pytest.mark.parametrize(("bounds", "text"), [((5000, None), "from 5,000"), ((None, 2.5), "up to 2.5"), ((1, 2), "1 to 2")])
 def test_spans(bounds: tuple[Any, Any], text: str) -> None:
     one = resolve("x", {"x": {**LEAST, "gate": {"concurrency": {"min": bounds[0], "max": bounds[1]}}}})
     assert f"  concurrency: {text}" in t.sheet(one)
@@ -103,7 +102,7 @@ def test_what_is_available_today_comes_first_with_its_sizes() -> None:
     assert t.by_availability(resolved) == ["p3", "p2", "p1"]
     lines = t.table([t.facts(resolved[name]) for name in t.by_availability(resolved)])
     assert lines[1].split()[:4] == ["p3", "pull", "12", "GiB"]
-    assert "  published sizes: image 31.5 GiB, pull 12 GiB, build 40 min" in t.sheet(resolved["p3"])
+    assert {"  size of the image: 31.5 GiB", "  size of the pull: 12 GiB", "  minutes of the build: 40"} <= set(t.sheet(resolved["p3"]))
     assert [t.facts(resolved[name])["image"] for name in ("p3", "p2", "p1")] == [word for _image, word in IMAGES]
     assert lines[-3:] == [f"{name}: {why}" for name, why in t.AVAILABLE]
     assert "build: x/Dockerfile" in "\n".join(t.sheet(resolved["p2"]))
@@ -111,10 +110,10 @@ def test_what_is_available_today_comes_first_with_its_sizes() -> None:
 
 def test_a_sheet_of_a_profile_with_mods_has_them_and_the_image_below() -> None:
     one = resolve("x", {"x": {**LEAST, "image": {"reference": "o/a:1", "mods": [{"path": "/srv/x.patch"}]}}})
-    assert "  mods: /srv/x.patch, over o/a:1" in t.sheet(one)
+    assert "  image: o/a:1 (pull), with /srv/x.patch over o/a:1" in t.sheet(one)
     served = {**one, "image": {**one["image"], "base": one["image"], "reference": "o/a:1-mods-1", "pull": False}}
     assert t.facts(served)["image"] == "pull"
-    assert "  mods: /srv/x.patch, over o/a:1" in t.sheet(served)
+    assert "  image: o/a:1-mods-1 (pull), with /srv/x.patch over o/a:1" in t.sheet(served)
 
 
 def test_sheet_quotes_the_seed_if_the_profile_differs() -> None:

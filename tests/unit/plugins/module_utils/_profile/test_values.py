@@ -170,8 +170,8 @@ def test_sizes_and_sheet_have_both_models() -> None:
     profile = resolved(raw(model={"id": "a/b", "path": "a/b", "size_gib": 100.5}))
     assert values.disk_gib(profile) == 104.5
     sheet = "\n".join(text.sheet(profile))
-    assert "  drafter: org/Draft, 4 GiB\n  drafter on the node: <model store>/org/Draft\n" in sheet
-    assert "model 100.5 GiB, drafter 4 GiB" in sheet
+    assert "  model: a/b, 100.5 GiB\n  drafter: org/Draft, 4 GiB\n" in sheet
+    assert "\n  drafter on the node: <model store>/org/Draft\n" in sheet
     assert text.facts(profile)["model_gib"] == 104.5
     assert text.facts(resolved({**LEAST}))["model_gib"] is None
 
