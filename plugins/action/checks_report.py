@@ -15,9 +15,8 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.gb10.cluster.plugins.module_utils._checks import judge
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import NOT_IN_RUN, Group, Rank, Requirements
-from ansible_collections.gb10.cluster.plugins.module_utils._checks.versions import COMPONENTS
 from ansible_collections.gb10.cluster.plugins.module_utils._core import text
-from ansible_collections.gb10.cluster.plugins.module_utils._core.finding import ERROR, INFO, SEVERITIES, counts
+from ansible_collections.gb10.cluster.plugins.module_utils._core.finding import ERROR, INFO, counts
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_atomically
 from ansible_collections.gb10.cluster.plugins.module_utils._node.group_state import group_status
 from ansible_collections.gb10.cluster.plugins.module_utils._node.parse import numbers
@@ -28,14 +27,6 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import p
 
 SKIPPED_LINES = 2
 _ROLES = ("sysctl", "readahead", "gpu", "docker")
-_KNOWN_VERSION: dict[str, Any] = {
-    "component": {"type": "str", "required": True, "choices": list(COMPONENTS)},
-    **{name: {"type": "str"} for name in ("match", "below", "line", "source", "id")},
-    "also": {"type": "dict"},
-    "unless": {"type": "list", "elements": "str"},
-    "severity": {"type": "str", "required": True, "choices": list(SEVERITIES)},
-    **{name: {"type": "str", "required": True} for name in ("matters", "remedy")},
-}
 _NEEDS: dict[str, Any] = {
     "require_gb10": {"type": "bool", "default": False},
     "head_ports": {"type": "dict", "default": {}},
@@ -45,7 +36,7 @@ _NEEDS: dict[str, Any] = {
     "model_gib": {"type": "float", "default": 0},
     "free_gib": {"type": "float", "default": 5},
     "clock_skew_seconds": {"type": "float", "default": 5},
-    "known_versions": {"type": "list", "elements": "dict", "default": [], "options": _KNOWN_VERSION},
+    "known_versions": {"type": "list", "elements": "dict", "default": []},  # argument_specs of the role has its options
 }
 _SPEC: dict[str, Any] = {
     "group": {"type": "dict", "required": True},
