@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible.utils.display import Display
 from ansible_collections.gb10.cluster.plugins.module_utils._checks import judge
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import NOT_IN_RUN, Group, Rank, Requirements
 from ansible_collections.gb10.cluster.plugins.module_utils._core import text
@@ -25,7 +24,6 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places impo
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_login import ssh_words
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import plain
 
-SKIPPED_LINES = 2
 _ROLES = ("sysctl", "readahead", "gpu", "docker")
 _NEEDS: dict[str, Any] = {
     "require_gb10": {"type": "bool", "default": False},
@@ -161,11 +159,9 @@ def _text(group: Group, verdict: judge.Verdict, report: str) -> list[str]:
     out = [f"preflight of {group.name}: {_count(number['error'], 'error')}, {_count(number['warning'], 'warning')}, {number['info']} for information{where}"]
     out += [each.line() for each in verdict.findings if each.severity != ERROR]
     out += [f"ignored {each.id} ({', '.join(each.hosts)}): {each.found}." for each in verdict.ignored]
-    skipped = judge.skipped_lines(verdict.skipped)
-    if len(skipped) > SKIPPED_LINES and not Display().verbosity:
-        checks = len({each.id for each in verdict.skipped})
-        skipped = [f"skipped: {_count(checks, 'check')}, for {len(skipped)} reasons ({'in the report' if report else '-v prints them'})"]
-    return out + skipped
+    checks, reasons = ({each.id for each in verdict.skipped}, {(each.reason, each.hosts) for each in verdict.skipped})
+    where = "in the report" if report else "-e output=json prints them"
+    return out + ([f"skipped: {_count(len(checks), 'check')}, for {_count(len(reasons), 'reason')} ({where})"] if reasons else [])
 
 
 def _document(group: Group, verdict: judge.Verdict) -> dict[str, Any]:
