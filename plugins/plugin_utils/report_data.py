@@ -30,7 +30,6 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils.receipts import MOST_
 Found = Mapping[str, Any]
 RECORDS = ("read_at", "receipts", "events", "memory", "bandwidth")
 MOST_BOOTS, MOST_RELEASES, MOST_ROWS, MOST_POINTS, GAP_SECONDS = 200, 12, 40, 300, 300.0  # seconds between two samples that interrupt a line
-MOST_PROBLEMS, MOST_RANKS, MOST_STAGES, MOST_UNKNOWN, LONGEST_BOOT = 6, 32, 40, 8, 7 * 86400.0  # what a receipt has beyond this is not of a boot
 _WORDS = ("starting", "arguments", "configuration", "rendezvous", "weights", "KV cache", "CUDA graphs", "engine", "API", "completions")
 STAGE_WORDS = dict(zip(STAGES, _WORDS))  # a stage of a later version stands for itself
 MEMORY_HEAD = ("rank", "lowest MemAvailable, GiB", "lowest MemFree, GiB", "swap used since the first sample, GiB")
@@ -113,7 +112,7 @@ def _verdict(boot: Found) -> list[str]:
 
 
 def _ranks(boot: Found | None) -> list[tuple[str, Found]]:
-    return [(f"rank {int(each.get('rank') or 0)} on {each.get('host')}", each) for each in (at(boot, "ranks") or [])[:MOST_RANKS]]
+    return [(f"rank {int(each.get('rank') or 0)} on {each.get('host')}", each) for each in at(boot, "ranks") or []]
 
 
 def section(name: str, figures: Sequence[Found] = (), rows: Sequence[Sequence[str]] = (), text: Sequence[str] = ()) -> dict[str, Any]:
@@ -132,7 +131,7 @@ def bars(title: str, unit: str, labels: Sequence[str], series: Mapping[str, Sequ
 
 def stage_times(rank: Found, seconds: float) -> dict[str, float]:
     """Return the seconds of each stage of a rank's boot, in order. What comes before the first log line counts as its start."""
-    stages = [(str(name or STAGES[0]), float(when)) for name, when in (rank.get("stages") or [])[:MOST_STAGES] if 0 <= when <= LONGEST_BOOT]
+    stages = [(str(name or STAGES[0]), float(when)) for name, when in rank.get("stages") or []]
     if stages and stages[0][1] > 0:
         stages.insert(0, (STAGES[0], 0.0))
     out: dict[str, float] = {}
@@ -148,13 +147,13 @@ def boot_section(boots: Sequence[Found]) -> dict[str, Any]:
     figures, rows, text = [], [], []
     for boot in [*boots[-1:], *(good[-1:] if good and boots[-1] is not good[-1] else [])]:
         title = f"Release {boot.get('release')}, {_minute(boot.get('time'))}: {' after '.join(_verdict(boot))}"
-        ranks = [(place, stage_times(each, min(finite(boot.get("seconds")) or 0.0, LONGEST_BOOT))) for place, each in _ranks(boot)]
+        ranks = [(place, stage_times(each, finite(boot.get("seconds")) or 0.0)) for place, each in _ranks(boot)]
         ranks = [(place, times) for place, times in ranks if sum(times.values()) > 0]
         if not ranks:
             text.append(f"{title}. It has no stages: it ended before a log line was read.")
             continue
         seen = {word for _place, times in ranks for word in times}
-        words = [*(word for word in _WORDS if word in seen), *sorted(seen.difference(_WORDS))[:MOST_UNKNOWN]]
+        words = [*(word for word in _WORDS if word in seen), *sorted(seen.difference(_WORDS))]
         spent = [[place, ", ".join(f"{word} {seconds_text(each)}" for word, each in times.items() if each >= 1)] for place, times in ranks]
         series = [(word, [times.get(word) for _place, times in ranks]) for word in words]
         desc, labels = "; ".join(map(": ".join, spent)), [place for place, _times in ranks]
@@ -233,7 +232,7 @@ def rails_section(nodes: Mapping[str, Found]) -> dict[str, Any]:
             speed, link = finite(rail.get("speed_mbps")), "up" if rail.get("carrier") else "down"
             cells = [*(rail.get(key) for key in ("netdev", "hca", "ipv4")), link, f"{speed / 1000:g} Gb/s" if speed else None]
             rows.append([place, *("-" if each is None else str(each) for each in [*cells, rail.get("mtu"), rail.get("gid_index")])])
-        text += [f"{place}: {each.get('message')} {each.get('remedy') or ''}".strip() for each in (fabric.get("problems") or [])[:MOST_PROBLEMS]]
+        text += [f"{place}: {each.get('message')} {each.get('remedy') or ''}".strip() for each in fabric.get("problems") or []]
         measured += [(f"{host} {each['hca']}", each.get("gbps")) for each in (tested.get("rails") or [])[:MOST_RELEASES] if finite(each.get("gbps"))]
         text += [f"Measured on {host} at {_minute(tested.get('when'))}: {tested['message']}"] if tested.get("message") else []
     series = {"measured": [gbps for _name, gbps in measured], "wanted of a rail of a GB10": [Thresholds().rail_gbps] * len(measured)}
