@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible.utils.display import Display
 from ansible_collections.gb10.cluster.plugins.module_utils._checks import judge
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import NOT_IN_RUN, Group, Rank, Requirements
-from ansible_collections.gb10.cluster.plugins.module_utils._checks.versions import COMPONENTS
 from ansible_collections.gb10.cluster.plugins.module_utils._core import text
-from ansible_collections.gb10.cluster.plugins.module_utils._core.finding import ERROR, INFO, SEVERITIES, counts
+from ansible_collections.gb10.cluster.plugins.module_utils._core.finding import ERROR, INFO, counts
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_atomically
 from ansible_collections.gb10.cluster.plugins.module_utils._node.group_state import group_status
 from ansible_collections.gb10.cluster.plugins.module_utils._node.parse import numbers
@@ -26,16 +24,7 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places impo
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_login import ssh_words
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import plain
 
-SKIPPED_LINES = 2
 _ROLES = ("sysctl", "readahead", "gpu", "docker")
-_KNOWN_VERSION: dict[str, Any] = {
-    "component": {"type": "str", "required": True, "choices": list(COMPONENTS)},
-    **{name: {"type": "str"} for name in ("match", "below", "line", "source", "id")},
-    "also": {"type": "dict"},
-    "unless": {"type": "list", "elements": "str"},
-    "severity": {"type": "str", "required": True, "choices": list(SEVERITIES)},
-    **{name: {"type": "str", "required": True} for name in ("matters", "remedy")},
-}
 _NEEDS: dict[str, Any] = {
     "require_gb10": {"type": "bool", "default": False},
     "head_ports": {"type": "dict", "default": {}},
@@ -45,7 +34,7 @@ _NEEDS: dict[str, Any] = {
     "model_gib": {"type": "float", "default": 0},
     "free_gib": {"type": "float", "default": 5},
     "clock_skew_seconds": {"type": "float", "default": 5},
-    "known_versions": {"type": "list", "elements": "dict", "default": [], "options": _KNOWN_VERSION},
+    "known_versions": {"type": "list", "elements": "dict", "default": []},  # argument_specs of the role has its options
 }
 _SPEC: dict[str, Any] = {
     "group": {"type": "dict", "required": True},
@@ -170,11 +159,9 @@ def _text(group: Group, verdict: judge.Verdict, report: str) -> list[str]:
     out = [f"preflight of {group.name}: {_count(number['error'], 'error')}, {_count(number['warning'], 'warning')}, {number['info']} for information{where}"]
     out += [each.line() for each in verdict.findings if each.severity != ERROR]
     out += [f"ignored {each.id} ({', '.join(each.hosts)}): {each.found}." for each in verdict.ignored]
-    skipped = judge.skipped_lines(verdict.skipped)
-    if len(skipped) > SKIPPED_LINES and not Display().verbosity:
-        checks = len({each.id for each in verdict.skipped})
-        skipped = [f"skipped: {_count(checks, 'check')}, for {len(skipped)} reasons ({'in the report' if report else '-v prints them'})"]
-    return out + skipped
+    checks, reasons = ({each.id for each in verdict.skipped}, {(each.reason, each.hosts) for each in verdict.skipped})
+    where = "in the report" if report else "-e output=json prints them"
+    return out + ([f"skipped: {_count(len(checks), 'check')}, for {_count(len(reasons), 'reason')} ({where})"] if reasons else [])
 
 
 def _document(group: Group, verdict: judge.Verdict) -> dict[str, Any]:

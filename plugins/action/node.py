@@ -8,7 +8,6 @@ It is the action of the modules that meta/runtime.yml routes here, and has no mo
 
 from __future__ import annotations
 
-import shlex
 import time
 from typing import Any
 
@@ -39,7 +38,7 @@ class ActionModule(NodeResults):
             self._connection.reset()
             result, text, cause = self._once(task_vars)
         if cause is not None:
-            found = result["access"] = finding.access_finding(cause, text, self._full(text) if cause is finding.SPACE else "")
+            found = result["access"] = finding.access_finding(cause, text)
             result.pop("exception", None)  # Ansible prints it in place of msg
             result["msg"] = finding.access_sentences(str((task_vars or {}).get("inventory_hostname")), found, cause)
             result.setdefault("failed", not result.get("unreachable"))
@@ -80,12 +79,3 @@ class ActionModule(NodeResults):
         way = (host, address, str(connection.get_option("remote_user") or ""), int(connection.get_option("port") or 22))
         what = {"found": ssh.found(text), "remedy": ssh.remedy(text, *way)}
         return {"changed": False, "unreachable": True, "msg": ssh.sentences(text, *way), **what}
-
-    def _full(self, text: str) -> str:
-        """Return the mount point of the file system without space; empty if the node does not report it."""
-        # The path may not exist: its nearest folder that does is asked.
-        command = f'p={shlex.quote(finding.file_of(text))}; while [ -n "$p" ] && [ ! -e "$p" ]; do p=${{p%/*}}; done; df -P "${{p:-/}}"'
-        try:
-            return finding.full_file_system(str(self._low_level_execute_command(command, sudoable=False)["stdout"]))
-        except AnsibleError:
-            return ""

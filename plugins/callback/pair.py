@@ -53,7 +53,6 @@ import functools
 import json
 import re
 import sys
-import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -239,7 +238,7 @@ class CallbackModule(Default):
 
     @quietly
     def v2_runner_on_ok(self, result: Any) -> None:
-        """Note a task that is ok or has changed something, and print what `debug`, `show` and our modules print."""
+        """Note a task that is ok or has changed something, and print what `show` and our modules print, and `debug` as Ansible does."""
         action = self._end(result, "changed" if result.result.get("changed") else "ok")
         if result.result.get("changed") and not isinstance(result.task, TaskInclude):
             self._report.change(*self._where(self.host_label(result), result.task))
@@ -248,9 +247,9 @@ class CallbackModule(Default):
             self._report.report(lines, is_summary=bool(lines))
         elif RUN.shows and (action == SHOW or (lines and action.startswith(OURS))):
             self._report.report(lines)
-            self._text(result, lines)
-        elif action in DEBUG and not (result.task.loop and "results" in result.result):
-            self._debug(result)
+            self._report.add("text", *self._where(result.host.get_name(), result.task), lines)
+        elif action in DEBUG:
+            Default.v2_runner_on_ok(self, result)
 
     @quietly
     def v2_runner_on_skipped(self, result: Any) -> None:
@@ -281,7 +280,7 @@ class CallbackModule(Default):
         """Print what `debug` prints for an item."""
         self._warn(result)
         if (result.task.resolved_action or result.task.action) in DEBUG:
-            self._debug(result)
+            Default.v2_runner_item_on_ok(self, result)
 
     @quietly
     def v2_on_file_diff(self, result: Any) -> None:
@@ -296,24 +295,6 @@ class CallbackModule(Default):
         """Print the end of the report."""
         self._print(self._report.finish([host for host in stats.processed if stats.summarize(host)["failures"]]))
         self._finish()
-
-    # texts
-
-    def _text(self, result: Any, lines: list[str]) -> None:
-        self._report.add("text", *self._where(result.host.get_name(), result.task), lines)
-
-    def _debug(self, result: Any) -> None:
-        """Print a message as text, a list of texts with one in a line, and anything else as YAML."""
-        if self._as_json or result.result.get("_ansible_no_log"):
-            return
-        self._clean_results(result.result, "debug")
-        for key, value in result.result.items():
-            texts = value if isinstance(value, (list, tuple)) else [value]
-            if key == "msg" and not any(isinstance(each, (dict, list, tuple)) for each in texts):
-                self._text(result, [line for each in texts for line in str(each).splitlines() or [""]])
-            elif not key.startswith("_ansible_") and key not in ("exception", "warnings", "failed_when_result"):
-                shown = value if key == "msg" and isinstance(value, dict) else {key: value}
-                self._text(result, textwrap.dedent(self._dump_results(shown, indent=2)).strip("\n").splitlines())
 
 
 def _nothing(_callback: CallbackModule, *_args: Any, **_kwargs: Any) -> None:

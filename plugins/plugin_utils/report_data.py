@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """PRIVATE: what the report of a serving group reads on the controller, and what it shows, as figures and tables. Controller only.
 
-It reads results of this run, receipts and bench results, and what an earlier report read of a node. What is not JSON is left out.
+It reads results of this run, receipts and bench results. What is not JSON is left out.
 A figure is a mapping: kind (stages, bars, lines), title, desc (in words), unit, labels, series (name and values; of `lines` pairs, `epoch`: x is a time).
 """
 
@@ -17,7 +17,6 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns import STAGES
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded, redact
-from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_atomically
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.bandwidth import Thresholds
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.bench import compared, words_of
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.gate import finite
@@ -29,9 +28,8 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import p
 from ansible_collections.gb10.cluster.plugins.plugin_utils.receipts import MOST_FILES, in_order
 
 Found = Mapping[str, Any]
-CACHE, RECORDS = "report-nodes.json", ("read_at", "receipts", "events", "memory", "bandwidth")
+RECORDS = ("read_at", "receipts", "events", "memory", "bandwidth")
 MOST_BOOTS, MOST_RELEASES, MOST_ROWS, MOST_POINTS, GAP_SECONDS = 200, 12, 40, 300, 300.0  # seconds between two samples that interrupt a line
-MOST_PROBLEMS, MOST_RANKS, MOST_STAGES, MOST_UNKNOWN, LONGEST_BOOT = 6, 32, 40, 8, 7 * 86400.0  # what a receipt has beyond this is not of a boot
 _WORDS = ("starting", "arguments", "configuration", "rendezvous", "weights", "KV cache", "CUDA graphs", "engine", "API", "completions")
 STAGE_WORDS = dict(zip(STAGES, _WORDS))  # a stage of a later version stands for itself
 MEMORY_HEAD = ("rank", "lowest MemAvailable, GiB", "lowest MemFree, GiB", "swap used since the first sample, GiB")
@@ -77,7 +75,7 @@ def bench_in(folder: Path, group: str) -> dict[str, Any]:
 
 
 def _read(fabric: Found, info: Found) -> dict[str, Any]:
-    """Return what this run has read of a node, as it is kept for later reports; if it has not, only `problem`, why not."""
+    """Return what this run has read of a node, without secrets; if it has not, only `problem`, why not."""
     if not info or info.get("skipped") or info.get("unreachable"):
         return {"problem": "the node is unreachable" if info and info.get("unreachable") else "it is not in this run"}
     if info.get("failed"):
@@ -89,17 +87,12 @@ def _read(fabric: Found, info: Found) -> dict[str, Any]:
     return dict(redact.masked({**{key: info["records"][key] for key in RECORDS}, "state": state, "fabric": rails, "problem": ""}))
 
 
-def nodes_of(hosts: Sequence[str], results: Mapping[str, Found], folder: Path) -> dict[str, dict[str, Any]]:
-    """Return by host what is known of each node: read in this run, else by an earlier report, with `problem`, and keep what this run has read.
+def nodes_of(hosts: Sequence[str], results: Mapping[str, Found]) -> dict[str, dict[str, Any]]:
+    """Return by host what this run has read of its node.
 
-    `results` are, by host, `fabric` and `info`: the results of roce_info and vllm_rank_info. Raises OSError.
+    `results` are, by host, `fabric` and `info`: the results of roce_info and vllm_rank_info.
     """
-    kept, now = _load(folder / CACHE), {host: _read(at(results, host, "fabric") or {}, at(results, host, "info") or {}) for host in hosts}
-    known = {host: {**(kept.get(host, {}) if node["problem"] else {}), **node} for host, node in now.items()}
-    if not all(node["problem"] for node in now.values()):
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(str(folder / CACHE), json.dumps({host: node for host, node in known.items() if "state" in node}) + "\n", 0o600)
-    return known
+    return {host: _read(at(results, host, "fabric") or {}, at(results, host, "info") or {}) for host in hosts}
 
 
 def at(found: Any, *path: str) -> Any:
@@ -119,7 +112,7 @@ def _verdict(boot: Found) -> list[str]:
 
 
 def _ranks(boot: Found | None) -> list[tuple[str, Found]]:
-    return [(f"rank {int(each.get('rank') or 0)} on {each.get('host')}", each) for each in (at(boot, "ranks") or [])[:MOST_RANKS]]
+    return [(f"rank {int(each.get('rank') or 0)} on {each.get('host')}", each) for each in at(boot, "ranks") or []]
 
 
 def section(name: str, figures: Sequence[Found] = (), rows: Sequence[Sequence[str]] = (), text: Sequence[str] = ()) -> dict[str, Any]:
@@ -138,7 +131,7 @@ def bars(title: str, unit: str, labels: Sequence[str], series: Mapping[str, Sequ
 
 def stage_times(rank: Found, seconds: float) -> dict[str, float]:
     """Return the seconds of each stage of a rank's boot, in order. What comes before the first log line counts as its start."""
-    stages = [(str(name or STAGES[0]), float(when)) for name, when in (rank.get("stages") or [])[:MOST_STAGES] if 0 <= when <= LONGEST_BOOT]
+    stages = [(str(name or STAGES[0]), float(when)) for name, when in rank.get("stages") or []]
     if stages and stages[0][1] > 0:
         stages.insert(0, (STAGES[0], 0.0))
     out: dict[str, float] = {}
@@ -154,13 +147,13 @@ def boot_section(boots: Sequence[Found]) -> dict[str, Any]:
     figures, rows, text = [], [], []
     for boot in [*boots[-1:], *(good[-1:] if good and boots[-1] is not good[-1] else [])]:
         title = f"Release {boot.get('release')}, {_minute(boot.get('time'))}: {' after '.join(_verdict(boot))}"
-        ranks = [(place, stage_times(each, min(finite(boot.get("seconds")) or 0.0, LONGEST_BOOT))) for place, each in _ranks(boot)]
+        ranks = [(place, stage_times(each, finite(boot.get("seconds")) or 0.0)) for place, each in _ranks(boot)]
         ranks = [(place, times) for place, times in ranks if sum(times.values()) > 0]
         if not ranks:
             text.append(f"{title}. It has no stages: it ended before a log line was read.")
             continue
         seen = {word for _place, times in ranks for word in times}
-        words = [*(word for word in _WORDS if word in seen), *sorted(seen.difference(_WORDS))[:MOST_UNKNOWN]]
+        words = [*(word for word in _WORDS if word in seen), *sorted(seen.difference(_WORDS))]
         spent = [[place, ", ".join(f"{word} {seconds_text(each)}" for word, each in times.items() if each >= 1)] for place, times in ranks]
         series = [(word, [times.get(word) for _place, times in ranks]) for word in words]
         desc, labels = "; ".join(map(": ".join, spent)), [place for place, _times in ranks]
@@ -239,7 +232,7 @@ def rails_section(nodes: Mapping[str, Found]) -> dict[str, Any]:
             speed, link = finite(rail.get("speed_mbps")), "up" if rail.get("carrier") else "down"
             cells = [*(rail.get(key) for key in ("netdev", "hca", "ipv4")), link, f"{speed / 1000:g} Gb/s" if speed else None]
             rows.append([place, *("-" if each is None else str(each) for each in [*cells, rail.get("mtu"), rail.get("gid_index")])])
-        text += [f"{place}: {each.get('message')} {each.get('remedy') or ''}".strip() for each in (fabric.get("problems") or [])[:MOST_PROBLEMS]]
+        text += [f"{place}: {each.get('message')} {each.get('remedy') or ''}".strip() for each in fabric.get("problems") or []]
         measured += [(f"{host} {each['hca']}", each.get("gbps")) for each in (tested.get("rails") or [])[:MOST_RELEASES] if finite(each.get("gbps"))]
         text += [f"Measured on {host} at {_minute(tested.get('when'))}: {tested['message']}"] if tested.get("message") else []
     series = {"measured": [gbps for _name, gbps in measured], "wanted of a rail of a GB10": [Thresholds().rail_gbps] * len(measured)}
@@ -273,10 +266,9 @@ def plan(
     events = [each for each in next((node["events"] for node in ranks.values() if node.get("events")), []) if each.get("kind") != "progress"]
     state, rows, notes, pools = str(status.get("state") or "unknown"), [], [], list[Found]()
     for number, (host, node) in enumerate(zip(hosts, ranks.values())):
-        read = f"read at {_minute(node['read_at'])}" if node.get("read_at") else "never read"
-        rows.append([str(number), host, str(node.get("state") or "-"), f"{read}; not now: {node['problem']}" if node.get("problem") else read])
-        shown = f"What is shown of it was read at {node['read_at']}." if node.get("read_at") else "Nothing is known of it."
-        notes += [f"{host} was not read: {node['problem']}. {shown}"] if node.get("problem") else []
+        read = f"not read: {node['problem']}" if node.get("problem") else f"read at {_minute(node.get('read_at'))}"
+        rows.append([str(number), host, str(node.get("state") or "-"), read])
+        notes += [f"{host} was not read: {node['problem']}."] if node.get("problem") else []
     for title, unit, key, published in POOLS:
         pools += over_releases(boots, profiles, title, unit, ("pool", key), {PUBLISHED: ("published", published), MINIMUM: ("gate", key, "min")})
     happened = [[str(each.get("at") or "")[:19].replace("T", " "), *(str(each.get(key) or "") for key in ("kind", "text"))] for each in events]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,8 +22,7 @@ INFO = {"containers": [], "processes": {"fault": ""}, "memory": {}}
 
 def page(records: Any) -> str:
     """Return the page if rank 0 returns this, as the action makes it."""
-    with tempfile.TemporaryDirectory() as folder:
-        nodes = report_data.nodes_of(report_pages.HOSTS, {"spark-1": {"fabric": {}, "info": {**INFO, "records": records}}}, Path(folder))
+    nodes = report_data.nodes_of(report_pages.HOSTS, {"spark-1": {"fabric": {}, "info": {**INFO, "records": records}}})
     return report_page.render(report_data.plan(**{**report_pages.pair(), "receipts": [], "nodes": nodes}))
 
 

@@ -135,16 +135,6 @@ def has_run(check: Check, hosts: Sequence[str], skipped: Iterable[Skipped]) -> b
     return read[:1] == list(hosts[:1]) if check.of == HEAD else len(read) >= (2 if check.of == PAIR else 1)
 
 
-def skipped_lines(skipped: Iterable[Skipped]) -> list[str]:
-    """Return one line for each reason: which checks were skipped, and on which hosts."""
-    by_reason: dict[tuple[str, str], list[str]] = {}
-    for each in skipped:
-        by_reason.setdefault((each.reason, ", ".join(each.hosts)), []).append(each.id)
-    readers = {name for name in IDS if CHECKS[name].of == ACCESS}
-    whole = {frozenset(IDS): "all checks", frozenset(IDS) - readers: "all other checks"}
-    return [f"skipped ({hosts}): {whole.get(frozenset(names)) or ', '.join(names)}: {reason}." for (reason, hosts), names in by_reason.items()]
-
-
 def unknown_ids(names: Iterable[str]) -> list[str]:
     """Return a sentence for each name that is not the ID of a check of preflight, with the nearest ID."""
     hints = ((name, did_you_mean(name, IDS, 0.5) or f"; known are {', '.join(IDS)}") for name in names if name not in IDS)

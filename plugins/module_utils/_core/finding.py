@@ -129,25 +129,11 @@ def output_of(result: Mapping[str, Any]) -> str:
     return "\n".join(str(result.get(key) or "") for key in ("msg", "module_stderr", "module_stdout"))
 
 
-def file_of(text: str) -> str:
-    """Return the path that a message about missing space names, or the directory for temporary files."""
-    named = re.search(r"['\u2018\"](/[^'\u2019\"]+)['\u2019\"]", text)
-    return named.group(1) if named else "/tmp"  # noqa: S108  the node's directory for temporary files, only named
-
-
-def full_file_system(df: str) -> str:
-    """Return the mount point of the fullest file system in the output of `df -P`; empty if there is none."""
-    rows = [line.split(None, 5) for line in df.splitlines()[1:]]
-    full = sorted((int(row[3]), row[5]) for row in rows if len(row) == 6 and row[3].lstrip("-").isdigit())
-    return full[0][1] if full else ""
-
-
-def access_finding(cause: Finding, text: str, mount: str = "") -> str:
-    """Return what was found and where, with the line of `text` that shows it."""
-    where = f" on {mount}, the file system of {file_of(text)}" if mount else f" for {file_of(text)}" if cause is SPACE else ""
+def access_finding(cause: Finding, text: str) -> str:
+    """Return what was found, with the line of `text` that shows it."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     shown = next((line for line in lines if cause_of(line)), lines[0] if lines else "no reason given").rstrip(".")[:300]
-    return f"{cause.found}{where} ({shown})"
+    return f"{cause.found} ({shown})"
 
 
 def access_sentences(host: str, found: str, cause: Finding) -> str:

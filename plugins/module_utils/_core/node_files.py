@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import glob
 import json
@@ -24,7 +23,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import lo
 
 RECORDS = "/var/lib/gb10-cluster"
 MARKER = "# Managed by gb10.cluster"  # the beginning of each file that a role of this collection owns
-FULL = (errno.ENOSPC, errno.EDQUOT)
 
 Runner = Callable[[Sequence[str]], tuple[int, str, str]]
 
@@ -110,14 +108,6 @@ class RecordError(HostError):
     """The record of earlier values cannot be used. The message is for the user."""
 
 
-def mount_point(path: str) -> str:
-    """Return where the file system of an existing path is mounted."""
-    path = os.path.realpath(path)
-    while not os.path.ismount(path):
-        path = os.path.dirname(path)
-    return path
-
-
 def no_commands(argv: Sequence[str]) -> tuple[int, str, str]:
     """Runner of a captured tree, where no command can be run."""
     return 127, "", f"{argv[0]}: no commands in a captured tree"
@@ -190,14 +180,9 @@ class Node:
                 os.unlink(target)
             return
         target = os.path.realpath(target) if self.root == "/" else target
-        folder = os.path.dirname(target)
-        os.makedirs(folder, mode=0o755, exist_ok=True)
+        os.makedirs(os.path.dirname(target), mode=0o755, exist_ok=True)
         old = os.stat(target) if os.path.exists(target) else None
-        try:
-            write_atomically(target, change.after, old.st_mode & 0o7777 if old and keep_mode else change.mode, old)
-        except OSError as error:
-            reason = f"{error.strerror} (file system {mount_point(folder)})" if error.errno in FULL else error.strerror
-            raise OSError(error.errno, reason, target) from error
+        write_atomically(target, change.after, old.st_mode & 0o7777 if old and keep_mode else change.mode, old)
 
     def mapping(self, path: str) -> dict[str, Any]:
         """Return the JSON object in a file; empty if the file is absent or has no JSON object."""

@@ -264,7 +264,6 @@ def group_faults(groups: Groups, hosts: Hosts) -> list[Fault]:
             text = f"the group {ROOT_GROUP} has no hosts. Add two, the first is the head"
         return [Fault(Place("group", ROOT_GROUP, ROOT_GROUP), text)]
     serving, found = _check_groups(groups, hosts)
-    found += _check_management(root, hosts)
     networks: dict[str, list[Network]] = {}
     owners: list[Owner] = []
     for name, members in serving.items():
@@ -272,7 +271,7 @@ def group_faults(groups: Groups, hosts: Hosts) -> list[Fault]:
         own = [host for host in members if host in hosts and (len(group_names_of(host, serving)) == 1 or host == members[0])]
         if members:
             found += _check_group(name, members, own, hosts, networks, owners)
-    found += _check_owners(owners)
+    found += _check_addresses(root, hosts, owners)
     found += _check_networks(networks, serving, root, hosts)
     return list(dict.fromkeys(found))
 
@@ -316,19 +315,24 @@ def equal_faults(key: str, values: Mapping[str, Any], group: str) -> list[Fault]
     return [Fault(Place("host", host, key), f"differs between {same[0]} and {host} of {group}. Set it once, for the group {group}") for host in odd]
 
 
-def _check_management(root: Sequence[str], hosts: Hosts) -> list[Fault]:
-    """Addresses that Ansible connects to: one machine with two names, and addresses of the example."""
+def _check_addresses(root: Sequence[str], hosts: Hosts, owners: Sequence[Owner]) -> list[Fault]:
+    """Addresses of the example, and addresses of two hosts. Two derived ones are equal only if networks overlap, which is another fault."""
     found: list[Fault] = []
-    owners: dict[tuple[str, str], str] = {}
+    seen: dict[tuple[str, str], tuple[str, Place, bool]] = {}
+    pairs: set[tuple[str, str, str]] = set()  # two rails of two hosts are one mistake
+    used: list[tuple[str, str, str, Place, bool]] = []  # host, what, address, place, whether it is set in the inventory
     for host in root:
         variables = hosts.get(host, {})
-        text = management_address(host, variables)
-        place = Place("host", host, "ansible_host" if variables.get("ansible_host") else host)
+        text, place = management_address(host, variables), Place("host", host, "ansible_host" if variables.get("ansible_host") else host)
+        used.append((host, f"management address{'' if (port := str(variables.get('ansible_port') or 22)) == '22' else f' and port {port}'}", text, place, True))
         if text.startswith(EXAMPLES):
             found.append(Fault(place, f"{host} has the example address {text}. Set the address of your machine", example=True))
-        owner = owners.setdefault((text.lower(), str(variables.get("ansible_port") or 22)), host)
-        if owner != host:
-            found.append(Fault(place, f"{owner} and {host} have the same management address {text}. Each host needs its own"))
+    used += [(host, "fabric address", each, Place("host", host, ADDRESSES, (index,)), given) for host, own, given in owners for index, each in enumerate(own)]
+    for host, what, text, place, given in used:
+        other, its_place, its_given = seen.setdefault((what, text.lower()), (host, place, given))
+        if other != host and (given or its_given) and (what, other, host) not in pairs:
+            pairs.add((what, other, host))
+            found.append(Fault(place if given else its_place, f"{other} and {host} have the same {what} {text}. Each host needs its own"))
     return found
 
 
@@ -359,21 +363,6 @@ def _check_group(name: str, members: Sequence[str], own: Sequence[str], hosts: H
         owners.append((host, addresses, bool(value_of(variables, ADDRESSES))))
         found += [fault for fault in bad_addresses if fault.place not in reported]
         reported.update(fault.place for fault in bad_addresses)
-    return found
-
-
-def _check_owners(owners: Sequence[Owner]) -> list[Fault]:
-    """Fabric addresses of two hosts. Two derived addresses are equal only if networks overlap, which is another fault."""
-    found = []
-    seen: dict[str, tuple[str, bool]] = {}
-    pairs: set[tuple[str, str]] = set()  # two rails of two hosts are one mistake
-    for host, addresses, given in owners:
-        for index, address in enumerate(addresses):
-            other, other_given = seen.setdefault(address, (host, given))
-            if other != host and (given or other_given) and (other, host) not in pairs:
-                pairs.add((other, host))
-                text = f"{other} and {host} have the same fabric address {address}. Each host needs its own on each rail"
-                found.append(Fault(Place("host", host if given else other, ADDRESSES, (index,)), text))
     return found
 
 

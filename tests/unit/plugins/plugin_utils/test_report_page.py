@@ -1,4 +1,4 @@
-"""The page of a report: escaped, without scripts, and one sentence if the library is missing."""
+"""The page of a report: without scripts and references, figures that are described, and one sentence if the library is missing."""
 
 from __future__ import annotations
 

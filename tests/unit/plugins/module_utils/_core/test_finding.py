@@ -74,13 +74,7 @@ def test_a_failure_that_a_module_reports_itself_is_not_judged() -> None:
     assert finding.output_of({"unreachable": True, "msg": "Missing sudo password"}).strip() == "Missing sudo password"
 
 
-def test_missing_space_names_the_file_and_its_file_system() -> None:
-    text = "Traceback (most recent call last):\nOSError: [Errno 28] No space left on device: '/tmp/ansible_x/file.zip'"
-    table = "Filesystem 1024-blocks Used Available Capacity Mounted on\n/dev/nvme0n1p2 100 100 0 100% /mnt/a b\n"
-    mount = finding.full_file_system(table)
-    found = finding.access_finding(finding.SPACE, text, mount)
-    assert found == (
-        "no space is left on /mnt/a b, the file system of /tmp/ansible_x/file.zip (OSError: [Errno 28] No space left on device: '/tmp/ansible_x/file.zip')"
-    )
-    assert finding.access_sentences("spark-2", found, finding.SPACE).startswith("spark-2: no space is left on /mnt/a b")
-    assert "for /tmp (" in finding.access_finding(finding.SPACE, "No space left on device", finding.full_file_system("df: not found\n"))
+def test_missing_space_has_the_line_that_names_the_file() -> None:
+    found = finding.access_finding(finding.SPACE, "Traceback (most recent call last):\nOSError: [Errno 28] No space left on device: '/tmp/x/file.zip'")
+    assert found == "no space is left (OSError: [Errno 28] No space left on device: '/tmp/x/file.zip')"
+    assert finding.access_sentences("spark-2", found, finding.SPACE) == f"spark-2: {found}. Remove files there (df -h, docker system df) and run again."
