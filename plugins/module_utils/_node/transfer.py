@@ -120,7 +120,6 @@ SERVER_CAPABILITIES = "CAP_SYS_CHROOT CAP_SETUID CAP_SETGID CAP_KILL"  # of sshd
 SERVES, FETCHES = ("rrsync", "sshd", "ssh-keygen"), ("rsync", "ssh", "ssh-keygen")
 NAME = "gb10-copy"  # of the serving end in known_hosts
 KEY, HOST_KEY = "key", "host_key"  # in the folder of the job
-IDLE_ROUNDS = 60  # of ten seconds without a connection, after which the serving end stops. A slow disk takes some of them to check a file.
 #: Writes the files that it has fetched with the owner of their folder.
 CLIENT_CAPABILITIES = "CAP_CHOWN CAP_FOWNER"
 CIPHERS = "aes128-gcm@openssh.com,aes256-gcm@openssh.com,chacha20-poly1305@openssh.com"  # the fastest first
@@ -164,16 +163,8 @@ def server_files(folder: str, root: str, port: int, listen: Sequence[str], allow
 
 
 def server_script(folder: str) -> str:
-    """Return the script of the serving unit: it ends some time after the last connection, also if the controller is gone."""
-    return f"""/usr/sbin/sshd -D -e -f {folder}/sshd_config & server=$!
-idle=0
-while kill -0 $server 2>/dev/null && [ $idle -lt {IDLE_ROUNDS} ]; do
-  sleep 10
-  children=$(cat /proc/$server/task/$server/children 2>/dev/null)
-  if [ -n "$children" ]; then idle=0; else idle=$((idle + 1)); fi
-done
-kill $server 2>/dev/null
-wait $server"""
+    """Return the script of the serving unit."""
+    return f"/usr/sbin/sshd -D -e -f {folder}/sshd_config"
 
 
 # --- the fetching end -----------------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ class Node:
 
     def __init__(self) -> None:
         self.started: list[list[str]] = []
-        self.run = Path("/nowhere")
+        self.run, self.dies = Path("/nowhere"), False
 
     def __call__(self, argv: Sequence[str]) -> tuple[int, str, str]:
         if argv[0] == "ssh-keygen":
@@ -28,13 +27,14 @@ class Node:
             Path(argv[-1]).write_text("private")
         if argv[0] == "systemd-run":
             self.started.append(list(argv))
-        return (3 if argv[:2] == ["systemctl", "is-active"] else 0), "", ""
+        return (3 if argv[:2] == ["systemctl", "is-active"] and (self.dies or not self.started) else 0), "", ""
 
 
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Node:
     made = Node()
     made.run = tmp_path / "run"
+    monkeypatch.setattr(copies, "READY_SECONDS", 0)
     monkeypatch.setattr(copies, "runner", lambda _module: made)
     monkeypatch.setattr(copies, "Job", lambda name, run: transfer.Job(name, run, str(made.run)))
     monkeypatch.setattr(AnsibleModule, "get_bin_path", lambda _self, name, *_a, **_k: f"/usr/bin/{name}")
@@ -78,15 +78,16 @@ def test_an_address_that_is_not_on_the_node_and_a_port_in_use_are_named(call: An
         assert "is the port free?" in call(state="offered", fabric=["127.0.0.1"], port=taken.getsockname()[1], **peers)["msg"]
 
 
-def test_an_offer_is_a_bounded_unit_that_reads_the_folder(call: Any, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_offer_is_a_bounded_unit_that_reads_the_folder(call: Any, node: Node, tmp_path: Path) -> None:
     (tmp_path / "store/m").mkdir()
-    monkeypatch.setattr(socket, "create_connection", lambda *_a: SimpleNamespace(close=lambda: None))
     found = call(state="offered", fabric=["127.0.0.1"], allow=["127.0.0.2"], keys=["ssh-ed25519 AAAA"])
     assert (found["host_key"], found["listen"][0]["address"]) == ("ssh-ed25519 AAAA", "127.0.0.1")
     [words] = node.started
     assert f'--property=BindReadOnlyPaths="{tmp_path}/store/m"' in words
     assert "--property=MemoryMax=1G" in words
     assert (node.run / "copy-weights-serve/authorized_keys").read_text() == 'restrict,from="127.0.0.2" ssh-ed25519 AAAA\n'
+    node.dies = True
+    assert "does not start on 127.0.0.1, port " in call(state="offered", fabric=["127.0.0.1"], allow=["127.0.0.2"], keys=["ssh-ed25519 AAAA"])["msg"]
 
 
 def test_copied_files_and_imported_images_are_removed(call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

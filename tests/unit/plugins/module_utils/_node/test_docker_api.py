@@ -17,23 +17,12 @@ def test_uses_the_highest_version_that_both_support(version: str) -> None:
     assert docker_api.choose_api(VERSIONS[version]["reply"]) == VERSIONS[version]["path"]
 
 
-@pytest.mark.parametrize(
-    ("newest", "oldest", "expected"),
-    [
-        ("1.60", "1.40", "/v1.52"),
-        ("1.45", "1.44", "/v1.45"),
-        ("1.40", "1.12", "needs 1.41 to 1.52. The engine is too old. Install Docker Engine 20.10 or later."),
-        ("1.60", "1.53", "supports API 1.53 to 1.60, and gb10.cluster needs 1.41 to 1.52. The engine is too new. Install a newer gb10.cluster"),
-    ],
-)
-def test_chooses_within_both_ranges_or_names_them(newest: str, oldest: str, expected: str) -> None:
-    reply = {"Version": "9.9", "ApiVersion": newest, "MinAPIVersion": oldest}
-    if expected.startswith("/"):
-        assert docker_api.choose_api(reply) == expected
-        return
-    with pytest.raises(DockerError) as error:
-        docker_api.choose_api(reply)
-    assert expected in str(error.value)
+def test_an_engine_that_needs_a_newer_client_names_its_versions(tmp_path: Path) -> None:
+    path = tmp_path / "docker.sock"
+    with serving(path) as engine:
+        engine.version = {"Version": "99.0", "ApiVersion": "1.60", "MinAPIVersion": "1.53"}
+        with pytest.raises(DockerError, match="HTTP 400 .*client version is too old"):
+            docker_api.inspect("rank0", str(path))
 
 
 @pytest.mark.parametrize("version", list(VERSIONS))
