@@ -299,27 +299,6 @@ def cache_place_of(path: str, store: str) -> str:
     return place_of(path, store)
 
 
-def _owner(paths: Iterable[str]) -> tuple[int, int, int]:
-    """Return owner, group and mode of the first folder that exists: an owner may have adapted it to the user of the image."""
-    for path in paths:
-        try:
-            info = os.lstat(path)
-        except OSError:
-            continue
-        if stat.S_ISDIR(info.st_mode):
-            return info.st_uid, info.st_gid, stat.S_IMODE(info.st_mode) & 0o777
-    return (os.geteuid(), os.getegid(), 0o755)
-
-
-def _make(path: str, store: str, below: Sequence[str], like: tuple[int, int, int]) -> None:
-    place = cache_place_of(path, store)
-    for folder in (place, *(os.path.join(place, name) for name in below)):
-        os.makedirs(folder, exist_ok=True)
-        os.chmod(folder, like[2])
-        if os.geteuid() == 0:
-            os.chown(folder, like[0], like[1])
-
-
 def _remove(path: str, store: str) -> None:
     place = cache_place_of(path, store)
     if os.path.isdir(place):
@@ -329,21 +308,27 @@ def _remove(path: str, store: str) -> None:
 def prepare_caches(node: Node, group: str, caches: Sequence[str], kept: set[str], store: str, below: Sequence[str], check: bool) -> tuple[list[str], list[str]]:
     """Create the caches of a release, and remove those that no kept release of the group uses; return (created, removed).
 
-    `kept` are the folders of the kept releases. Raises ManifestError, OSError, RecordError.
+    `kept` are the folders of the kept releases. A new cache has owner and mode of an earlier one: its owner may have adapted it to the user of the image.
+    Raises ManifestError, OSError, RecordError.
     """
     known = node.load_record(CACHES_RECORD)
-    new = {path: [group, store] for path in caches}
+    after = {**known, **{path: [group, store] for path in caches}}
     mine = [path for path, entry in known.items() if entry[0] == group]
     stale = [path for path in mine if path not in kept.union(caches)]
     created = [path for path in caches if not os.path.isdir(cache_place_of(path, store))]
-    if not check:
-        like = _owner(mine)
-        node.save_record(CACHES_RECORD, {**known, **new})  # before anything is created: what is recorded can be removed
-        for path in created:
-            _make(path, store, below, like)
-        for path in stale:
-            _remove(path, str(known.get(path, ["", store])[1]))
-        node.save_record(CACHES_RECORD, {path: entry for path, entry in {**known, **new}.items() if path not in stale})
+    if check:
+        return created, stale
+    like = next((os.stat(path) for path in mine if os.path.isdir(path)), None)
+    node.save_record(CACHES_RECORD, after)  # before anything is created: what is recorded can be removed
+    for path in created:
+        for folder in (path, *(os.path.join(path, name) for name in below)):
+            os.makedirs(folder, exist_ok=True)
+            os.chmod(folder, stat.S_IMODE(like.st_mode) & 0o777 if like else 0o755)
+            if like:
+                os.chown(folder, like.st_uid, like.st_gid)
+    for path in stale:
+        _remove(path, str(known[path][1]))
+    node.save_record(CACHES_RECORD, {path: entry for path, entry in after.items() if path not in stale})
     return created, stale
 
 

@@ -9,8 +9,6 @@ import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_engine
 from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_api import DockerError
 from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_engine import Engine, Setting, choose_packages, decide_restart, merge_daemon_json
-from hypothesis import given
-from hypothesis import strategies as st
 
 NONE = Engine(False, False, False, 0, "", (), None, None, None, None)
 UP = Engine(True, True, True, 9, "x", (), -1, -1, "28.2.2", "2.26.1")
@@ -248,19 +246,3 @@ def test_a_run_that_ended_before_it_wrote_the_file_is_repeated() -> None:
 def test_a_file_that_cannot_be_merged_is_refused(text: str, message: str) -> None:
     with pytest.raises(DockerError, match=f"/etc/docker/daemon.json.*{message}"):
         merge_daemon_json(text, [MEMLOCK], {})
-
-
-KEYS = st.sampled_from(["a", "b", "live-restore", "log-opts", "default-ulimits"])
-VALUES = st.recursive(st.integers() | st.text(max_size=3) | st.booleans(), lambda inner: st.dictionaries(KEYS, inner, max_size=3), max_leaves=5)
-
-
-@given(st.dictionaries(KEYS, VALUES, max_size=4))
-def test_any_file_is_restored_and_keeps_its_other_keys(data: dict[str, Any]) -> None:
-    text = json.dumps(data)
-    try:
-        merged = merge_daemon_json(text, [MEMLOCK, Setting(("log-opts", "max-size"), "1m", True)], {})
-    except DockerError:
-        return
-    assert merge_daemon_json(merged.text, [], merged.record).text == text
-    others = data.keys() - {"default-ulimits", "log-opts"}
-    assert {key: value for key, value in docker_engine.parse_daemon_json(merged.text).items() if key in others} == {key: data[key] for key in others}
