@@ -84,17 +84,17 @@ def test_the_key_of_a_copy_reads_the_model_and_nothing_else(head_only: Lab) -> N
     """While the copy runs, as root of the other rank: another command, a tunnel, a write, another folder, and a link that a container has put there."""
     step = {"path": MODEL, "name": "probe"}
     fabric = [head_only.on(node, "ip -o -4 addr show enp1s0f0np0 | awk '{print $4}' | cut -d/ -f1").strip() for node in (1, 2)]
-    offered = {**step, "state": "offered", "fabric": fabric[:1], "allow": fabric[1:], "keys": ["{{ hostvars['lab-2'].made.public_key }}"]}
+    offered = {**step, "work": "offer", "max_seconds": 600, "fabric": fabric[:1], "allow": fabric[1:], "keys": ["{{ hostvars['lab-2'].made.public_key }}"]}
     tasks = [
-        {"hosts": "lab-2", "tasks": [{"gb10.cluster.copies": {**step, "state": "prepared"}, "become": True, "register": "made"}]},
-        {"hosts": "lab-1", "tasks": [{"gb10.cluster.copies": offered, "become": True, "register": "offer"}]},
+        {"hosts": "lab-2", "tasks": [{"gb10.cluster.job": {**step, "work": "key"}, "become": True, "register": "made"}]},
+        {"hosts": "lab-1", "tasks": [{"gb10.cluster.job": offered, "become": True, "register": "offer"}]},
     ]
     path = head_only.folder / "offer.yml"
     path.write_text(json.dumps([{**play, "gather_facts": False} for play in tasks]), encoding="utf-8")
     head_only.on(1, f"ln -s /etc {MODEL}/link; echo x >{MODEL}/seen")
     run = head_only.play(str(path))
     assert run.rc == 0, run.stdout[-3000:]
-    offer = result(run, "lab-1", "copies")
+    offer = result(run, "lab-1", "job")
     known = f"echo 'gb10-copy {offer['host_key']}' >/tmp/known"
     ssh = f"ssh -F none -i /run/gb10-cluster/copy-probe-fetch/key -p {offer['listen'][0]['port']} -o HostKeyAlias=gb10-copy -o UserKnownHostsFile=/tmp/known"
     at = f"root@{fabric[0]}"

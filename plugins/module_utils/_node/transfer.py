@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 import shutil
+import socket
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
@@ -146,6 +147,32 @@ def prepare(folder: str, texts: Mapping[str, str]) -> None:
     for name, text in {**ACCOUNTS, **texts}.items():
         with open(os.path.join(folder, name), "w", encoding="utf-8") as handle:
             handle.write(text)
+
+
+def make_key(job: Job, name: str) -> str:
+    """Make a key in the folder of the job and return its public half. Raises JobError, OSError."""
+    path = os.path.join(job.folder, name)
+    rc, out, err = job.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", NAME, "-f", path])
+    if rc != 0:
+        raise JobError(f"ssh-keygen could not make a key for this copy ({last_line(err or out)}): correct that and run again")
+    with open(f"{path}.pub", encoding="ascii") as handle:
+        return " ".join(handle.read().split()[:2])
+
+
+def free_port(listen: list[str], port: int) -> int:
+    """Return the port on which this node can listen at each address: `port`, or any if it is 0. Raises JobError."""
+    for address in listen:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((address, port))
+            except OSError as error:
+                raise JobError(
+                    f"cannot listen on the fabric address {address} ({error.strerror}): is it set on this node (ip -br address), and is the port free?"
+                ) from error
+            port = port or int(probe.getsockname()[1])
+    return port
 
 
 # --- the serving end ------------------------------------------------------------------------------------------------------------
