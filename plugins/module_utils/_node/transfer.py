@@ -231,7 +231,8 @@ def client_files(folder: str, parts: Sequence[Sequence[str]], provider: Mapping[
 def client_script(folder: str, staging: str, target: str, owner: str, parts: int, rails: int) -> str:
     """Return the script of the fetching unit. Each share begins on another rail, and goes on where an earlier run stopped.
 
-    When all shares are there and on the disk, the files are moved to the folder `target`. New ones belong to `owner`.
+    When all shares are there and on the disk, the files are moved to the folder `target`, in this unit: a link that a container has put there leads to
+    nothing outside of the store. New ones belong to `owner`.
     """
     user, _colon, group = owner.partition(":")
     there, own = shlex.quote(f"{target}/{{}}"), f"install -d -m 755 -o {user} -g {group}"
