@@ -11,7 +11,7 @@ from typing import Any
 import copy_helpers as copy
 import playbook
 import pytest
-from container_lab import Lab
+from container_lab import NODE, Lab
 from copy_helpers import IMAGE, MODEL, STORE, play, result
 
 FETCH = "Fetch and put in place"
@@ -40,7 +40,7 @@ def test_a_model_that_is_a_link_is_the_sentence_of_its_rank_and_stops_the_other(
 def test_a_copy_killed_half_way_resumes(head_only: Lab) -> None:
     waiting = f"{STORE}/.gb10-incoming-copy-model"
     killer = subprocess.Popen(
-        ["docker", "exec", "gb10-lab-2", "sh", "-c",
+        ["docker", "exec", f"{NODE}2", "sh", "-c",
          f"for i in $(seq 6000); do s=$(du -sm {waiting} 2>/dev/null | cut -f1); [ \"${{s:-0}}\" -gt 500 ] && break; sleep 0.01; done; "
          "systemctl kill -s KILL gb10-copy-weights-pair1-fetch.service"],
     )  # fmt: skip
