@@ -45,7 +45,7 @@ def test_a_copy_killed_half_way_resumes(head_only: Lab) -> None:
          "systemctl kill -s KILL gb10-copy-weights-pair1-fetch.service"],
     )  # fmt: skip
     run = play(head_only, "weights", weights_streams=1)
-    assert killer.wait(30) == 0
+    assert killer.wait(90) == 0
     assert run.rc != 0
     assert "or from outside: run again, it goes on from there" in output(run)
     assert "lab-2 of pair1 failed (the message is above), so lab-1 stops as well" in run.last_message
