@@ -135,7 +135,10 @@ def key_of(info: os.stat_result) -> list[int]:
 
 
 def hash_files(root: str, files: Mapping[str, os.stat_result], cache: Mapping[str, Sequence[Any]], fresh: bool) -> tuple[dict[str, list[Any]], int]:
-    """Return (path -> key, SHA-256 now, SHA-256 when it was first read with this key; bytes read); `fresh` reads all. Raises OSError, ManifestError."""
+    """Return (path -> key, SHA-256 now, SHA-256 when this file was read first; bytes read); `fresh` reads all. Raises OSError, ManifestError.
+
+    It is the same file while size, mtime and inode are: only a damage changes its content then.
+    """
     known = {path: list(cache[path]) for path, info in files.items() if path in cache and list(cache[path][:4]) == key_of(info)}
     todo = sorted((path for path in files if fresh or path not in known), key=lambda path: -files[path].st_size)
     for path in todo:
@@ -153,7 +156,8 @@ def hash_files(root: str, files: Mapping[str, os.stat_result], cache: Mapping[st
             raise ManifestError(
                 f"The files of {root} could not be hashed in {HASH_SECONDS / 3600:g} hours. Check the speed of the disk, and run again."
             ) from error
-        return [*key_of(files[path]), digest, known[path][-1] if path in known else digest]
+        key, before = key_of(files[path]), cache.get(path)
+        return [*key, digest, before[-1] if before and [*before[:2], before[3]] == [*key[:2], key[3]] else digest]
 
     with concurrent.futures.ThreadPoolExecutor(min(os.cpu_count() or 1, WORKERS)) as pool:
         known.update(zip(todo, pool.map(one, todo)))
