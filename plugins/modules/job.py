@@ -2,23 +2,32 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Long work on a node: pull, build, save or load an image, download a model, fetch files from another rank."""
+"""Work with the images and models of a node, mostly long: pull, build, save or load an image, download a model, copy files from rank to rank, remove."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: job
-short_description: Do long work on a node, and show its progress
+short_description: Get, copy and remove images and models, and show the progress
 description:
   - V(pull) pulls an image by digest if one is given, and tags the result. V(build) builds the Dockerfile of a folder, with BuildKit if the node has it.
     Either leaves the image of this name as it is if it fails.
   - V(save) saves an image as the archive C(image.tar) of a folder, and V(load) loads it from there.
   - V(download) runs C(huggingface_hub.snapshot_download) in a container of the image that serves the model, so that nothing is installed on the node.
     The token is in a C(0600) file below C(/run) that is removed with the download. It is not in a command line or a log.
-  - V(fetch) copies files from the rank that M(gb10.cluster.copies) made offer them, with parallel C(rsync) over SSH. The files arrive in the folder
-    C(.gb10-incoming-NAME) next to their folder. All are moved to their places at the end, so that no file is incomplete under its name.
-  - The work is a transient systemd unit, so that it continues if the connection breaks. An interrupted download or copy resumes where it stopped.
+  - A copy over the fabric has four works. V(key) on each rank that fetches makes a key. V(offer) on the rank that has the files starts an SSH server for
+    these keys. V(fetch) copies the files with parallel C(rsync). V(close) on all ranks ends the server and removes the keys.
+  - The SSH server listens on the fabric addresses of the rank only. Its one command is C(rrsync -ro) on the folder. Each copy has new keys.
+  - Both ends of a copy are units with a memory limit, so that their page cache stays small. They see the folder, and no other files than the programs of
+    the node.
+  - The files arrive in the folder C(.gb10-incoming-NAME) next to their folder. All are moved to their places at the end, so that no file is incomplete
+    under its name.
+  - V(remove) removes the files of O(path) that earlier copies have created and that are unchanged. Without O(path), it removes the images that this module
+    has recorded and that no container uses.
+  - Long work is a transient systemd unit, so that it continues if the connection breaks. An interrupted download or copy resumes where it stopped.
   - A download and a copy fail before the first byte if there is not enough disk space.
+requirements:
+  - C(rsync) with C(rrsync), and OpenSSH with its server, on the nodes, for a copy
 extends_documentation_fragment:
   - gb10.cluster.attributes
   - gb10.cluster.internal
@@ -28,26 +37,26 @@ attributes:
   diff_mode:
     support: none
   idempotent:
-    support: none
+    support: partial
     details:
-      - It does its work on each call. Call it if the image, the archive or the files are not available.
+      - V(close) and V(remove) change nothing if there is nothing to end or to remove. The other works are done on each call. Call them if the image, the
+        archive or the files are not available.
 options:
   work:
     description:
       - What to do.
     type: str
-    choices: [pull, build, save, load, download, fetch]
+    choices: [pull, build, save, load, download, key, offer, fetch, close, remove]
     required: true
   name:
     description:
-      - Names the unit, C(gb10-copy-NAME-WORK).
+      - Names the unit, C(gb10-copy-NAME-WORK). The works of one copy have the same name.
     type: str
     default: job
   max_seconds:
     description:
-      - Seconds after which the work is ended.
+      - Seconds after which the work is ended. Required if the work is a unit.
     type: int
-    required: true
   path:
     description:
       - The folder of the work. For V(build) it has the Dockerfile, for V(save) and V(load) the archive, else it is the model's.
@@ -125,7 +134,7 @@ options:
     default: {}
   new:
     description:
-      - Paths of O(fetch) that were not on this node. They are recorded, so that M(gb10.cluster.copies) can remove them.
+      - Paths of O(fetch) that were not on this node. They are recorded for V(remove).
     type: list
     elements: str
     default: []
@@ -137,9 +146,26 @@ options:
     default: []
   provider:
     description:
-      - The result of M(gb10.cluster.copies) with C(state=offered) on the rank that has the files.
+      - The result of V(offer) on the rank that has the files.
     type: dict
     default: {}
+  port:
+    description:
+      - TCP port of the SSH server, V(0) for any that is free.
+    type: int
+    default: 0
+  allow:
+    description:
+      - Addresses of the ranks that may fetch.
+    type: list
+    elements: str
+    default: []
+  keys:
+    description:
+      - Public keys of the ranks that may fetch, as RV(public_key) of V(key).
+    type: list
+    elements: str
+    default: []
   fabric:
     description:
       - This node's fabric addresses, one for each rail.
@@ -191,10 +217,27 @@ EXAMPLES = r"""
     token: "{{ vault_hf_token }}"
   become: true
 
-- name: Fetch a shard that another rank offers
+- name: Make a key on the rank that lacks a shard
+  gb10.cluster.job:
+    work: key
+  become: true
+  register: fetching
+
+- name: Offer the folder on the rank that has it
+  gb10.cluster.job:
+    work: offer
+    max_seconds: 14400
+    path: /srv/models/tiny
+    fabric: [192.168.200.11]
+    allow: [192.168.200.12]
+    keys: ["{{ fetching.public_key }}"]
+  become: true
+  delegate_to: spark-1
+  register: offer
+
+- name: Fetch the shard
   gb10.cluster.job:
     work: fetch
-    name: weights
     max_seconds: 14400
     path: /srv/models/tiny
     fetch: {model-00002-of-00004.safetensors: 734003200}
@@ -215,17 +258,33 @@ size:
   type: int
   sample: 1073752064
 removed:
-  description: Ids of older images that were removed.
-  returned: with O(keep)
+  description: Ids of the images, or paths of the files, that were removed.
+  returned: with O(keep), and with O(work=remove)
   type: list
   elements: str
   sample: []
 left:
-  description: What could not be removed, and why.
-  returned: with O(keep)
+  description: Images that stay, and why, or copied files that stay because they were changed.
+  returned: with O(keep), and with O(work=remove)
   type: list
   elements: str
   sample: []
+public_key:
+  description: The public half of the key of this copy.
+  returned: with O(work=key), outside check mode
+  type: str
+  sample: ssh-ed25519 AAAAC3Nza...
+listen:
+  description: Addresses and ports of the SSH server, by rail.
+  returned: with O(work=offer), outside check mode
+  type: list
+  elements: dict
+  sample: [{address: 192.168.200.11, port: 40123}]
+host_key:
+  description: The public host key of the SSH server.
+  returned: with O(work=offer), outside check mode
+  type: str
+  sample: ssh-ed25519 AAAAC3Nza...
 copied:
   description: Paths that were fetched, in check mode those that would be fetched.
   returned: with O(work=fetch)
@@ -253,7 +312,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
-from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node, RecordError, runner
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node, RecordError, Runner, runner
 from ansible_collections.gb10.cluster.plugins.module_utils._node import images, manifest, model_folder, transfer
 from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_api import DockerError
 from ansible_collections.gb10.cluster.plugins.module_utils._node.images import ImageError
@@ -261,7 +320,10 @@ from ansible_collections.gb10.cluster.plugins.module_utils._node.manifest import
 from ansible_collections.gb10.cluster.plugins.module_utils._node.transfer import Job, JobError
 
 SLICE_SECONDS = 2.0
+READY_SECONDS = 0.5  # in which an SSH server that cannot start has ended
 ARCHIVE = "image.tar"
+WORKS = ("pull", "build", "save", "load", "download", "key", "offer", "fetch", "close", "remove")
+UNITS = ("pull", "build", "save", "load", "download", "offer", "fetch")
 DOING = {"pull": "pulling", "build": "building", "save": "saving", "load": "loading", "download": "downloading", "fetch": "copying"}
 # The remedy of the first pattern that is in the decisive line.
 REMEDIES = (
@@ -365,11 +427,29 @@ def check(params: Mapping[str, Any]) -> None:
             need_room(params, max(0, size - size_of(path)), params["model"])
 
 
+def offer(job: Job, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Start the server of the files and return where it listens. Raises ManifestError, JobError, OSError."""
+    if not params["fabric"] or not params["allow"] or not params["keys"]:
+        raise JobError("files are offered to named peers only, and the serving group has no fabric addresses or no keys: set gb10_fabric_cidrs")
+    root = model_folder.place_of(params["path"], params["store"])
+    port = transfer.free_port(params["fabric"], params["port"])
+    folder = job.prepare()
+    host_key = transfer.make_key(job, transfer.HOST_KEY)
+    transfer.prepare(folder, transfer.server_files(folder, root, port, params["fabric"], params["allow"], params["keys"]))
+    sandbox = transfer.sandbox(folder, [root], capabilities=transfer.SERVER_CAPABILITIES)
+    job.start(transfer.server_script(folder), params["max_seconds"], "offer files on the fabric", sandbox)
+    time.sleep(READY_SECONDS)
+    if not job.active():
+        why = transfer.last_line(job.output())
+        raise JobError(f"the SSH server of this copy does not start on {', '.join(params['fabric'])}, port {port} ({why}): see journalctl -u {job.unit}")
+    return {"listen": [{"address": address, "port": port} for address in params["fabric"]], "host_key": host_key}
+
+
 def start_fetch(job: Job, params: Mapping[str, Any]) -> None:
     """Start the copy. Raises ManifestError, JobError, OSError."""
     place, rails = model_folder.place_of(params["path"], params["store"]), params["provider"].get("listen")
     if not os.path.isfile(os.path.join(job.folder, transfer.KEY)):
-        raise JobError("this copy has no key: call gb10.cluster.copies with state=prepared before, and give its public_key to the rank that has the files")
+        raise JobError("this copy has no key: make one with work=key before, and give its public_key to the rank that has the files")
     if not rails:
         raise JobError("the rank that has the files does not offer them: see its message, correct that and run again")
     staging, above = model_folder.staging_path(place), os.stat(model_folder.nearest(place))
@@ -464,13 +544,54 @@ def finish(job: Job, params: Mapping[str, Any]) -> dict[str, Any]:
     return {"id": image["Id"], "removed": removed, "left": left, "report": report}
 
 
+def short(module: AnsibleModule, params: Mapping[str, Any], run: Runner) -> dict[str, Any]:
+    """Do the work that needs no following, and return the result. Raises ManifestError, JobError, DockerError, RecordError, OSError."""
+    work, check_mode = params["work"], module.check_mode
+    offers, fetches = Job(f"{params['name']}-offer", run), Job(f"{params['name']}-fetch", run)
+    if work == "remove":
+        node, path = Node("/", run), params["path"]
+        removed, left = model_folder.absent(node, path, check_mode, params["store"]) if path else images.remove_imported(node, check=check_mode)
+        return {"changed": bool(removed), "removed": removed, "left": left}
+    if work == "close":
+        ended = [job.active() if check_mode else job.stop() for job in (offers, fetches)]
+        return {"changed": any(ended)}
+    if check_mode:
+        return {"changed": True}
+    transfer.need_programs(module.get_bin_path, *(transfer.FETCHES if work == "key" else transfer.SERVES))
+    if work == "offer":
+        return {"changed": True, **offer(offers, params)}
+    fetches.prepare()
+    return {"changed": True, "public_key": transfer.make_key(fetches, transfer.KEY)}
+
+
+def followed(module: AnsibleModule, params: Mapping[str, Any], job: Job) -> dict[str, Any]:
+    """Start the work, or look at it, and return the result if it has ended. Else the module ends here. Raises as `start` and `finish` do."""
+    fetches, out = params["work"] == "fetch", {"changed": True}
+    if params["step"] == "start":
+        check(params)
+        if not module.check_mode and (params["fetch"] or not fetches):
+            start(job, params)
+            module.exit_json(changed=True, started=True)
+    else:
+        end = time.monotonic() + SLICE_SECONDS
+        while job.active():
+            if time.monotonic() >= end:
+                module.exit_json(changed=True, report={**progress(job, params), "state": "running"})
+            time.sleep(0.1)
+        out.update(finish(job, params))
+    if (params["new"] or params["remove"]) and not module.check_mode:
+        model_folder.remove(model_folder.place_of(params["path"], params["store"]), params["remove"])
+        model_folder.record_copy(Node("/"), params["path"], params["new"], params["remove"])
+    return {**out, **({"copied": list(params["fetch"])} if fetches else {})}
+
+
 def main() -> None:
-    """Start the work, or look at it. The action plugin calls both steps."""
+    """Do the work. The action plugin calls both steps."""
     module = AnsibleModule(
         argument_spec={
-            "work": {"type": "str", "choices": list(DOING), "required": True},
+            "work": {"type": "str", "choices": list(WORKS), "required": True},
             "name": {"type": "str", "default": "job"},
-            "max_seconds": {"type": "int", "required": True},
+            "max_seconds": {"type": "int"},
             "path": {"type": "path"},
             "store": {"type": "path", "default": ""},
             "reference": {"type": "str", "default": ""},
@@ -489,36 +610,25 @@ def main() -> None:
             "new": {"type": "list", "elements": "str", "default": []},
             "remove": {"type": "list", "elements": "str", "default": []},
             "provider": {"type": "dict", "default": {}},
+            "port": {"type": "int", "default": 0},
+            "allow": {"type": "list", "elements": "str", "default": []},
+            "keys": {"type": "list", "elements": "str", "default": [], "no_log": False},
             "fabric": {"type": "list", "elements": "str", "default": []},
             "streams": {"type": "int", "default": 4},
             "owner": {"type": "int", "default": -1},
             "group": {"type": "int", "default": -1},
             "step": {"type": "str", "choices": ["start", "status"], "default": "start"},
         },
-        required_if=[("work", work, ["path"]) for work in ("build", "save", "load", "download", "fetch")],
+        required_if=[("work", work, ["max_seconds", *(["path"] if work != "pull" else [])]) for work in UNITS],
         supports_check_mode=True,
     )
     params = {**module.params, "path": os.path.normpath(module.params["path"]) if module.params["path"] else None}
-    job, fetches = Job(f"{params['name']}-{params['work']}", runner(module)), params["work"] == "fetch"
-    result: dict[str, Any] = {"changed": True, **({"copied": list(params["fetch"])} if fetches else {})}
+    run = runner(module)
+    job = Job(f"{params['name']}-{params['work']}", run)
     try:
-        if params["step"] == "start":
-            check(params)
-            if not module.check_mode and (params["fetch"] or not fetches):
-                start(job, params)
-                module.exit_json(changed=True, started=True)
-        end = time.monotonic() + SLICE_SECONDS
-        while params["step"] == "status" and job.active():
-            if time.monotonic() >= end:
-                module.exit_json(changed=True, report={**progress(job, params), "state": "running"})
-            time.sleep(0.1)
-        if params["step"] == "status":
-            result.update(finish(job, params))
-        if (params["new"] or params["remove"]) and not module.check_mode:
-            model_folder.remove(model_folder.place_of(params["path"], params["store"]), params["remove"])
-            model_folder.record_copy(Node("/"), params["path"], params["new"], params["remove"])
+        result = followed(module, params, job) if params["work"] in DOING else short(module, params, run)
     except (ManifestError, ImageError, JobError, DockerError, RecordError) as error:
-        if not fetches and not module.check_mode:  # the end of a copy is state=closed
+        if params["work"] in UNITS and params["work"] != "fetch" and not module.check_mode:  # the end of a copy is work=close
             job.stop()
         module.fail_json(msg=str(error))
     except OSError as error:

@@ -7,7 +7,7 @@ import subprocess
 from typing import Any
 
 import playbook
-from container_lab import Lab
+from container_lab import NODE, Lab
 
 # The one place of a node that is a real file system: its other folders are the container's layers.
 STORE = "/var/lib/docker/test-copy"
@@ -66,7 +66,7 @@ def result(run: playbook.Run, host: str, task: str) -> dict[str, Any]:
 def make_model(node: int) -> None:
     """Put the model on a node."""
     subprocess.run(
-        ["docker", "exec", "-i", f"gb10-lab-{node}", "python3", "-", MODEL, str(SHARDS), str(SHARD_MIB)], input=MAKE_MODEL, text=True, check=True, timeout=300
+        ["docker", "exec", "-i", f"{NODE}{node}", "python3", "-", MODEL, str(SHARDS), str(SHARD_MIB)], input=MAKE_MODEL, text=True, check=True, timeout=300
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import copy_helpers as copy
 import playbook
 import pytest
-from container_lab import Lab
+from container_lab import NODE, Lab
 from copy_helpers import IMAGE, MODEL, STORE, play, result
 
 FETCH = "Fetch and put in place"
@@ -30,12 +30,12 @@ def head_only(lab: Lab) -> Iterator[Lab]:
 def test_a_copy_killed_half_way_resumes(head_only: Lab) -> None:
     waiting = f"{STORE}/.gb10-incoming-copy-model"
     killer = subprocess.Popen(
-        ["docker", "exec", "gb10-lab-2", "sh", "-c",
+        ["docker", "exec", f"{NODE}2", "sh", "-c",
          f"for i in $(seq 6000); do s=$(du -sm {waiting} 2>/dev/null | cut -f1); [ \"${{s:-0}}\" -gt 500 ] && break; sleep 0.01; done; "
          "systemctl kill -s KILL gb10-copy-weights-pair1-fetch.service"],
     )  # fmt: skip
     run = play(head_only, "weights", weights_streams=1)
-    assert killer.wait(30) == 0
+    assert killer.wait(90) == 0
     assert run.rc != 0
     assert "or from outside: run again, it goes on from there" in output(run)
     assert "lab-2 of pair1 failed (the message is above), so lab-1 stops as well" in run.last_message
@@ -74,17 +74,17 @@ def test_the_key_of_a_copy_reads_the_model_and_nothing_else(head_only: Lab) -> N
     """While the copy runs, as root of the other rank: another command, a tunnel, a write, another folder, and a link that a container has put there."""
     step = {"path": MODEL, "name": "probe"}
     fabric = [head_only.on(node, "ip -o -4 addr show enp1s0f0np0 | awk '{print $4}' | cut -d/ -f1").strip() for node in (1, 2)]
-    offered = {**step, "state": "offered", "fabric": fabric[:1], "allow": fabric[1:], "keys": ["{{ hostvars['lab-2'].made.public_key }}"]}
+    offered = {**step, "work": "offer", "max_seconds": 600, "fabric": fabric[:1], "allow": fabric[1:], "keys": ["{{ hostvars['lab-2'].made.public_key }}"]}
     tasks = [
-        {"hosts": "lab-2", "tasks": [{"gb10.cluster.copies": {**step, "state": "prepared"}, "become": True, "register": "made"}]},
-        {"hosts": "lab-1", "tasks": [{"gb10.cluster.copies": offered, "become": True, "register": "offer"}]},
+        {"hosts": "lab-2", "tasks": [{"gb10.cluster.job": {**step, "work": "key"}, "become": True, "register": "made"}]},
+        {"hosts": "lab-1", "tasks": [{"gb10.cluster.job": offered, "become": True, "register": "offer"}]},
     ]
     path = head_only.folder / "offer.yml"
     path.write_text(json.dumps([{**play, "gather_facts": False} for play in tasks]), encoding="utf-8")
     head_only.on(1, f"ln -s /etc {MODEL}/link; echo x >{MODEL}/seen")
     run = head_only.play(str(path))
     assert run.rc == 0, run.stdout[-3000:]
-    offer = result(run, "lab-1", "copies")
+    offer = result(run, "lab-1", "job")
     known = f"echo 'gb10-copy {offer['host_key']}' >/tmp/known"
     ssh = f"ssh -F none -i /run/gb10-cluster/copy-probe-fetch/key -p {offer['listen'][0]['port']} -o HostKeyAlias=gb10-copy -o UserKnownHostsFile=/tmp/known"
     at = f"root@{fabric[0]}"

@@ -25,7 +25,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
 
 DEFAULT_SOCKET = "/var/run/docker.sock"
-LOWEST = (1, 41)  # Docker Engine 20.10
 HIGHEST = (1, 52)  # Docker Engine 29
 TIMEOUT = 20.0
 CHUNK = 1 << 16
@@ -78,20 +77,11 @@ def _numbers(version: object) -> tuple[int, int]:
 
 
 def choose_api(reply: dict[str, Any]) -> str:
-    """Return the highest API version that the engine of this /version reply and this client support, as a path prefix. Raises DockerError."""
-    newest = _numbers(reply.get("ApiVersion"))
-    oldest = _numbers(reply.get("MinAPIVersion") or reply.get("ApiVersion"))
-    chosen = min(newest, HIGHEST)
-    if chosen >= max(oldest, LOWEST):
-        return "/v{}.{}".format(*chosen)
-    ranges = "Docker Engine {} supports API {}.{} to {}.{}, and gb10.cluster needs {}.{} to {}.{}.".format(
-        reply.get("Version", "(unknown version)"), *oldest, *newest, *LOWEST, *HIGHEST
-    )
-    if newest < LOWEST:
-        raise DockerError(f"{ranges} The engine is too old. Install Docker Engine 20.10 or later.")
-    raise DockerError(
-        f"{ranges} The engine is too new. Install a newer gb10.cluster, or set DOCKER_MIN_API_VERSION={HIGHEST[0]}.{HIGHEST[1]} in docker.service."
-    )
+    """Return the highest API version that the engine of this /version reply and this client support, as a path prefix.
+
+    An engine that does not accept it any more names the versions that it accepts.
+    """
+    return "/v{}.{}".format(*min(_numbers(reply.get("ApiVersion")), HIGHEST))
 
 
 def version(socket_path: str = DEFAULT_SOCKET) -> dict[str, Any]:

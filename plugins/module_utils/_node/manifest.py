@@ -9,7 +9,7 @@ A *manifest* is a mapping that :mod:`model_folder` reads from a node. Paths are 
 - ``files``: path -> ``{"size": bytes, "sha256": hex}``; ``links``: path -> target as written;
 - ``selected``: the paths (files and links) that the engine reads; the rest is other revisions and caches;
 - ``missing`` (shards of the index that are not in the folder), ``incomplete`` (unfinished downloads), ``damaged`` (files with another content than
-  the hub promises, or than before although size, times and inode are the same), ``problems`` (sentences);
+  the hub promises, or than before although size, mtime and inode are the same), ``problems`` (sentences);
 - ``copied``: paths that an earlier run copied; ``staged``: path -> bytes that an interrupted copy has written; ``free_bytes`` on the file system.
 """
 

@@ -135,7 +135,10 @@ def key_of(info: os.stat_result) -> list[int]:
 
 
 def hash_files(root: str, files: Mapping[str, os.stat_result], cache: Mapping[str, Sequence[Any]], fresh: bool) -> tuple[dict[str, list[Any]], int]:
-    """Return (path -> key, SHA-256 now, SHA-256 when it was first read with this key; bytes read); `fresh` reads all. Raises OSError, ManifestError."""
+    """Return (path -> key, SHA-256 now, SHA-256 when this file was read first; bytes read); `fresh` reads all. Raises OSError, ManifestError.
+
+    It is the same file while size, mtime and inode are: only a damage changes its content then.
+    """
     known = {path: list(cache[path]) for path, info in files.items() if path in cache and list(cache[path][:4]) == key_of(info)}
     todo = sorted((path for path in files if fresh or path not in known), key=lambda path: -files[path].st_size)
     for path in todo:
@@ -153,7 +156,8 @@ def hash_files(root: str, files: Mapping[str, os.stat_result], cache: Mapping[st
             raise ManifestError(
                 f"The files of {root} could not be hashed in {HASH_SECONDS / 3600:g} hours. Check the speed of the disk, and run again."
             ) from error
-        return [*key_of(files[path]), digest, known[path][-1] if path in known else digest]
+        key, before = key_of(files[path]), cache.get(path)
+        return [*key, digest, before[-1] if before and [*before[:2], before[3]] == [*key[:2], key[3]] else digest]
 
     with concurrent.futures.ThreadPoolExecutor(min(os.cpu_count() or 1, WORKERS)) as pool:
         known.update(zip(todo, pool.map(one, todo)))
@@ -297,27 +301,6 @@ def cache_place_of(path: str, store: str) -> str:
     return place_of(path, store)
 
 
-def _owner(paths: Iterable[str]) -> tuple[int, int, int]:
-    """Return owner, group and mode of the first folder that exists: an owner may have adapted it to the user of the image."""
-    for path in paths:
-        try:
-            info = os.lstat(path)
-        except OSError:
-            continue
-        if stat.S_ISDIR(info.st_mode):
-            return info.st_uid, info.st_gid, stat.S_IMODE(info.st_mode) & 0o777
-    return (os.geteuid(), os.getegid(), 0o755)
-
-
-def _make(path: str, store: str, below: Sequence[str], like: tuple[int, int, int]) -> None:
-    place = cache_place_of(path, store)
-    for folder in (place, *(os.path.join(place, name) for name in below)):
-        os.makedirs(folder, exist_ok=True)
-        os.chmod(folder, like[2])
-        if os.geteuid() == 0:
-            os.chown(folder, like[0], like[1])
-
-
 def _remove(path: str, store: str) -> None:
     place = cache_place_of(path, store)
     if os.path.isdir(place):
@@ -327,21 +310,27 @@ def _remove(path: str, store: str) -> None:
 def prepare_caches(node: Node, group: str, caches: Sequence[str], kept: set[str], store: str, below: Sequence[str], check: bool) -> tuple[list[str], list[str]]:
     """Create the caches of a release, and remove those that no kept release of the group uses; return (created, removed).
 
-    `kept` are the folders of the kept releases. Raises ManifestError, OSError, RecordError.
+    `kept` are the folders of the kept releases. A new cache has owner and mode of an earlier one: its owner may have adapted it to the user of the image.
+    Raises ManifestError, OSError, RecordError.
     """
     known = node.load_record(CACHES_RECORD)
-    new = {path: [group, store] for path in caches}
+    after = {**known, **{path: [group, store] for path in caches}}
     mine = [path for path, entry in known.items() if entry[0] == group]
     stale = [path for path in mine if path not in kept.union(caches)]
     created = [path for path in caches if not os.path.isdir(cache_place_of(path, store))]
-    if not check:
-        like = _owner(mine)
-        node.save_record(CACHES_RECORD, {**known, **new})  # before anything is created: what is recorded can be removed
-        for path in created:
-            _make(path, store, below, like)
-        for path in stale:
-            _remove(path, str(known.get(path, ["", store])[1]))
-        node.save_record(CACHES_RECORD, {path: entry for path, entry in {**known, **new}.items() if path not in stale})
+    if check:
+        return created, stale
+    like = next((os.stat(path) for path in mine if os.path.isdir(path)), None)
+    node.save_record(CACHES_RECORD, after)  # before anything is created: what is recorded can be removed
+    for path in created:
+        for folder in (path, *(os.path.join(path, name) for name in below)):
+            os.makedirs(folder, exist_ok=True)
+            os.chmod(folder, stat.S_IMODE(like.st_mode) & 0o777 if like else 0o755)
+            if like:
+                os.chown(folder, like.st_uid, like.st_gid)
+    for path in stale:
+        _remove(path, str(known[path][1]))
+    node.save_record(CACHES_RECORD, {path: entry for path, entry in after.items() if path not in stale})
     return created, stale
 
 

@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 import shutil
+import socket
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
@@ -120,7 +121,6 @@ SERVER_CAPABILITIES = "CAP_SYS_CHROOT CAP_SETUID CAP_SETGID CAP_KILL"  # of sshd
 SERVES, FETCHES = ("rrsync", "sshd", "ssh-keygen"), ("rsync", "ssh", "ssh-keygen")
 NAME = "gb10-copy"  # of the serving end in known_hosts
 KEY, HOST_KEY = "key", "host_key"  # in the folder of the job
-IDLE_ROUNDS = 60  # of ten seconds without a connection, after which the serving end stops. A slow disk takes some of them to check a file.
 #: Writes the files that it has fetched with the owner of their folder.
 CLIENT_CAPABILITIES = "CAP_CHOWN CAP_FOWNER"
 CIPHERS = "aes128-gcm@openssh.com,aes256-gcm@openssh.com,chacha20-poly1305@openssh.com"  # the fastest first
@@ -149,6 +149,32 @@ def prepare(folder: str, texts: Mapping[str, str]) -> None:
             handle.write(text)
 
 
+def make_key(job: Job, name: str) -> str:
+    """Make a key in the folder of the job and return its public half. Raises JobError, OSError."""
+    path = os.path.join(job.folder, name)
+    rc, out, err = job.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", NAME, "-f", path])
+    if rc != 0:
+        raise JobError(f"ssh-keygen could not make a key for this copy ({last_line(err or out)}): correct that and run again")
+    with open(f"{path}.pub", encoding="ascii") as handle:
+        return " ".join(handle.read().split()[:2])
+
+
+def free_port(listen: list[str], port: int) -> int:
+    """Return the port on which this node can listen at each address: `port`, or any if it is 0. Raises JobError."""
+    for address in listen:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((address, port))
+            except OSError as error:
+                raise JobError(
+                    f"cannot listen on the fabric address {address} ({error.strerror}): is it set on this node (ip -br address), and is the port free?"
+                ) from error
+            port = port or int(probe.getsockname()[1])
+    return port
+
+
 # --- the serving end ------------------------------------------------------------------------------------------------------------
 
 
@@ -164,16 +190,8 @@ def server_files(folder: str, root: str, port: int, listen: Sequence[str], allow
 
 
 def server_script(folder: str) -> str:
-    """Return the script of the serving unit: it ends some time after the last connection, also if the controller is gone."""
-    return f"""/usr/sbin/sshd -D -e -f {folder}/sshd_config & server=$!
-idle=0
-while kill -0 $server 2>/dev/null && [ $idle -lt {IDLE_ROUNDS} ]; do
-  sleep 10
-  children=$(cat /proc/$server/task/$server/children 2>/dev/null)
-  if [ -n "$children" ]; then idle=0; else idle=$((idle + 1)); fi
-done
-kill $server 2>/dev/null
-wait $server"""
+    """Return the script of the serving unit."""
+    return f"/usr/sbin/sshd -D -e -f {folder}/sshd_config"
 
 
 # --- the fetching end -----------------------------------------------------------------------------------------------------------
@@ -213,7 +231,8 @@ def client_files(folder: str, parts: Sequence[Sequence[str]], provider: Mapping[
 def client_script(folder: str, staging: str, target: str, owner: str, parts: int, rails: int) -> str:
     """Return the script of the fetching unit. Each share begins on another rail, and goes on where an earlier run stopped.
 
-    When all shares are there and on the disk, the files are moved to the folder `target`. New ones belong to `owner`.
+    When all shares are there and on the disk, the files are moved to the folder `target`, in this unit: a link that a container has put there leads to
+    nothing outside of the store. New ones belong to `owner`.
     """
     user, _colon, group = owner.partition(":")
     there, own = shlex.quote(f"{target}/{{}}"), f"install -d -m 755 -o {user} -g {group}"

@@ -1,9 +1,10 @@
-"""Long work on one node: what is refused before a unit starts, what each unit runs, its progress, and how it ends. systemd and Docker are replaced."""
+"""Work on one node: what is refused before a unit starts, what each unit runs, its progress, and how it ends. systemd and Docker are replaced."""
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -11,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node
-from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api, images, manifest, transfer
+from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api, images, manifest, model_folder, transfer
 from ansible_collections.gb10.cluster.plugins.module_utils._node.manifest import ManifestError
 from ansible_collections.gb10.cluster.plugins.modules import job
 from module_run import run_module
@@ -20,6 +22,7 @@ from unit.fixtures.page_cache import cached_share, needs_page_cache, write_out
 
 DIGEST = "sha256:" + "a" * 64
 OFFER = {"listen": [{"address": "127.0.0.1", "port": 5}], "host_key": "ssh-ed25519 HOST"}
+PEERS = {"fabric": ["127.0.0.1"], "allow": ["127.0.0.2"], "keys": ["ssh-ed25519 AAAA"]}
 PARAMS: dict[str, Any] = {
     "work": "download", "store": "/srv/models/", "path": "/srv/models/hub/models--o--n", "model": "o/n", "revision": "main", "layout": "hub",
     "reference": "vllm:1", "token": "hf_secret", "endpoint": "", "max_seconds": 60,
@@ -30,13 +33,17 @@ class Systemd:
     """A node whose units end at once, with this code and log, or run for ever."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.code, self.log, self.active = folder, "0", "", False
+        self.folder, self.code, self.log, self.active, self.stays = folder, "0", "", False, False
         self.script, self.words = "", list[str]()
         self.commands: list[list[str]] = []
 
     def __call__(self, argv: Sequence[str]) -> tuple[int, str, str]:
         self.commands.append(list(argv))
+        if argv[0] == "ssh-keygen":
+            Path(f"{argv[-1]}.pub").write_text("ssh-ed25519 AAAA gb10-copy\n")
+            Path(argv[-1]).write_text("private")
         if argv[0] == "systemd-run":
+            self.active = self.active or self.stays
             self.words, self.script = list(argv), Path(argv[-1]).read_text()
             place = str(Path(argv[-1]).parent)
             Path(f"{place}.log").write_text(self.log)
@@ -52,6 +59,8 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Systemd:
     monkeypatch.setattr(job, "Job", lambda name, run: transfer.Job(name, run, str(made.folder)))
     monkeypatch.setattr(job, "Node", lambda _root, run=made: Node(str(tmp_path / "node"), run))
     monkeypatch.setattr(job, "SLICE_SECONDS", 0.01)
+    monkeypatch.setattr(job, "READY_SECONDS", 0)
+    monkeypatch.setattr(AnsibleModule, "get_bin_path", lambda _self, name, *_a, **_k: f"/usr/bin/{name}")
     monkeypatch.setattr(docker_api, "list_containers", lambda _labels: [])
     monkeypatch.setattr(images, "inspect_image", lambda reference: {"Id": "sha256:new" if reference == "vllm:1" else reference, "Size": 5})
     (tmp_path / "node").mkdir()
@@ -224,12 +233,59 @@ def test_refusal_in_check_mode_changes_nothing(
     assert not store.exists()
 
 
-# --- The fetching end of a copy.
+# --- The ends of a copy.
+
+
+def test_a_copy_without_rsync_names_the_package(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AnsibleModule, "get_bin_path", lambda _self, name, *_a, **_k: None if name == "rsync" else name)
+    assert call(work="key")["msg"].startswith("rsync is not installed on this node: install the packages rsync")
+
+
+def test_a_key_is_for_one_copy_and_its_private_half_stays(call: Any, node: Systemd) -> None:
+    found = call(work="key", name="weights")
+    assert found["public_key"] == "ssh-ed25519 AAAA"
+    assert "private" not in str(found)
+    assert (node.folder / "copy-weights-fetch").stat().st_mode & 0o777 == 0o700
+    assert call(work="close", name="weights")["changed"]
+    assert not node.folder.exists()
+    assert not call(work="close", name="weights")["changed"]
+
+
+@pytest.mark.parametrize("lacks", ["fabric", "allow", "keys"])
+def test_files_are_offered_to_named_peers_only(call: Any, node: Systemd, tmp_path: Path, lacks: str) -> None:
+    assert "files are offered to named peers only" in call(work="offer", path=str(tmp_path), **{**PEERS, lacks: []})["msg"]
+    assert node.words == []
+
+
+def test_an_address_that_is_not_on_the_node_and_a_port_in_use_are_named(call: Any, tmp_path: Path) -> None:
+    assert "cannot listen on the fabric address 192.0.2.1" in call(work="offer", path=str(tmp_path), **{**PEERS, "fabric": ["192.0.2.1"]})["msg"]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert "is the port free?" in call(work="offer", path=str(tmp_path), port=taken.getsockname()[1], **PEERS)["msg"]
+
+
+def test_an_offer_is_a_bounded_unit_that_reads_the_folder(call: Any, node: Systemd, tmp_path: Path) -> None:
+    node.stays, node.code = True, ""
+    found = call(work="offer", path=str(tmp_path / "store"), **PEERS)
+    assert (found["host_key"], found["listen"][0]["address"]) == ("ssh-ed25519 AAAA", "127.0.0.1")
+    assert f'--property=BindReadOnlyPaths="{tmp_path}/store"' in node.words
+    assert "--property=MemoryMax=1G" in node.words
+    assert (node.folder / "copy-job-offer/authorized_keys").read_text() == 'restrict,from="127.0.0.2" ssh-ed25519 AAAA\n'
+    node.stays, node.active, node.log = False, False, "Bind to port 5 failed\n"
+    assert "does not start on 127.0.0.1, port " in call(work="offer", path=str(tmp_path / "store"), **PEERS)["msg"]
+
+
+def test_copied_files_and_imported_images_are_removed(call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_folder, "absent", lambda _node, path, check, store: ([path], [store, str(check)]))
+    monkeypatch.setattr(images, "remove_imported", lambda _node, check: (["sha256:a"], [str(check)]))
+    found = call(work="remove", path="/srv/m", store="/srv")
+    assert (found["changed"], found["removed"], found["left"]) == (True, ["/srv/m"], ["/srv", "False"])
+    found = call(work="remove", _ansible_check_mode=True)
+    assert (found["changed"], found["removed"], found["left"]) == (True, ["sha256:a"], ["True"])
 
 
 def test_a_fetch_needs_a_key_and_an_offer(call: Any, node: Systemd, tmp_path: Path) -> None:
     given = {"work": "fetch", "path": str(tmp_path / "store/m"), "fetch": {"a": 5}}
-    assert "state=prepared" in call(**given, provider=OFFER)["msg"]
+    assert "work=key" in call(**given, provider=OFFER)["msg"]
     (node.folder / "copy-job-fetch").mkdir(parents=True)
     (node.folder / "copy-job-fetch/key").touch()
     assert "does not offer them" in call(**given)["msg"]

@@ -138,11 +138,14 @@ def test_pipes_and_links_to_the_outside_are_problems(node: Node, folder: Path) -
         assert name in problems
 
 
-def test_a_file_that_changed_while_its_times_did_not_is_damaged_until_it_is_replaced(node: Node, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_folder, "key_of", lambda info: [info.st_size, 1, 1, info.st_ino])
+@pytest.mark.parametrize("ctime", [True, False], ids=["ctime changes", "a bit of the disk"])
+def test_a_file_that_changed_while_its_mtime_did_not_is_damaged_until_it_is_replaced(
+    node: Node, folder: Path, monkeypatch: pytest.MonkeyPatch, ctime: bool
+) -> None:
+    monkeypatch.setattr(model_folder, "key_of", lambda info: [info.st_size, 1, info.st_ctime_ns if ctime else 1, info.st_ino])
     assert read(node, folder)["damaged"] == []
     (folder / "a.safetensors").write_bytes(b"b" * 1000)
-    assert read(node, folder)["hashed_bytes"] == 0
+    assert ctime or read(node, folder)["hashed_bytes"] == 0
     for fresh in (True, False):
         assert read(node, folder, fresh=fresh)["damaged"] == ["a.safetensors"]
     (folder / "new").write_bytes(b"a" * 1000)
