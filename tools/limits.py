@@ -28,13 +28,13 @@ DOCUMENTATION_ONLY = "plugins/doc_fragments/"
 
 # What the collection may have today, and what it is to come down to. A step that makes something smaller lowers its first figure.
 BUDGET: dict[str, tuple[int, int]] = {
-    "Python lines of plugins/ without documentation blocks": (35068, 22500),
-    "Python lines of tests/": (37363, 24500),
-    "modules": (30, 16),
+    "Python lines of plugins/ without documentation blocks": (34893, 22500),
+    "Python lines of tests/": (37272, 24500),
+    "modules": (28, 16),
     "files of module_utils": (95, 95),
     "action plugins": (15, 10),
     "task files of the role vllm_tp2": (8, 8),
-    "lines of its vars": (93, 93),
+    "lines of its vars": (71, 71),
 }
 
 
