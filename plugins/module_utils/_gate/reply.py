@@ -10,7 +10,6 @@ import html
 import re
 import unicodedata
 from array import array
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -177,17 +176,6 @@ def _unspaced(text: str, factor: int) -> str:
     return ""
 
 
-def _same_sentences(text: str, factor: int) -> str:
-    """Return a sentence of a text of which most sentences come again and again, in any order."""
-    sentences = [" ".join(each.lower().split()) for each in re.split(r"[.!?…。！？\n]+", text)]
-    counts = Counter(each for each in sentences if each.count(" ") >= 2)
-    words = sum((each.count(" ") + 1) * number for each, number in counts.items())
-    often = {each: number for each, number in counts.items() if number >= 4 * factor}
-    share = sum((each.count(" ") + 1) * number for each, number in often.items())
-    short = sum(each.count(" ") + 1 for each in sentences if each and each.count(" ") < 2)
-    return max(often, key=lambda each: often[each])[:60] if often and words >= 60 and 4 * share >= 3 * (words + short) else ""
-
-
 def _run(prompt: str, text: str) -> str:
     """Return the character of a run that is too long."""
     bare = text.strip()
@@ -221,7 +209,7 @@ def repeated(prompt: str, text: str) -> str:
         return "white space" if character.isspace() else f"the character {character!r}"
     factor = 3 if _ASKED.search(prompt) else 1
     words = prose(text)
-    phrase = _verbatim(text, factor) or _unspaced(text, factor) or _counted(words, prompt) or _same_sentences(words, factor)
+    phrase = _verbatim(text, factor) or _unspaced(text, factor) or _counted(words, prompt)
     return f"{phrase!r} over and over" if phrase else ""
 
 

@@ -75,7 +75,7 @@ class RankService:
         self._work = threading.Lock()  # held while containers change
         self._records = threading.RLock()  # held while owner.json or holds.json changes, never for long
         self._highest = 0  # generation, also if it could not be written
-        self.sampler = Sampler(self.group, self.folder, rules.merged_settings(config.get("watch")), self._run, docker_socket=self.docker_socket, root=root)
+        self.sampler = Sampler(self.group, self.folder, rules.with_defaults(config.get("watch")), self._run, docker_socket=self.docker_socket, root=root)
         self.history = History(self._state, wall)
         self._asked_at = -1.0
         self._started = look.fingerprints(look.STARTED, root)

@@ -55,9 +55,14 @@ class SettingsError(ValueError):
     """A setting has a value that cannot be used. The text is one sentence with the remedy."""
 
 
+def with_defaults(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return all settings; `given` replaces single ones. The agent checks nothing: a value that another version has written must not end it."""
+    return {**DEFAULTS, **{key: value for key, value in (given or {}).items() if value is not None}}
+
+
 def merged_settings(given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return all settings; `given` replaces single ones. The argument specification of the role has their types. Raises SettingsError."""
-    out = {**DEFAULTS, **{key: value for key, value in (given or {}).items() if value is not None}}
+    """Return all settings. The argument specification of the role has checked names and types of `given`. Raises SettingsError."""
+    out = with_defaults(given)
     for key, value in out.items():
         if isinstance(value, (int, float)) and value < 0:
             raise SettingsError(f"{key} of the watch is {value!r}. Expected: a number that is not negative.")

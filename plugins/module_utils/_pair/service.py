@@ -306,7 +306,7 @@ class Service:
             from ansible_collections.gb10.cluster.plugins.module_utils._pair import rank
 
             self._rank = rank.RankService(self.config)
-        chosen = rules.merged_settings(self.config.get("watch"))
+        chosen = rules.with_defaults(self.config.get("watch"))
         self._outside = Outside(self.config, chosen, configuration.group_folder(self.config), self._shown)
         if self.number:
             return

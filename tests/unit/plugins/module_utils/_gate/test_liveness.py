@@ -107,7 +107,7 @@ def test_a_server_that_accepts_and_never_answers_is_silent() -> None:
 def test_the_key_is_never_returned(server: tuple[type[Handler], str]) -> None:
     kind, url = server
     kind.completion = (500, "the key is horse-battery")
-    out = check(url=url, key="horse-battery")
+    out = check(url=url, key="horse-battery", timeout=20)
     assert "the key is ********" in out["text"]
     assert "horse-battery" not in json.dumps(out)
 

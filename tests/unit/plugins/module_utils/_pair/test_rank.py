@@ -536,6 +536,11 @@ def test_look_names_what_a_release_lacks(owned: Machine, monkeypatch: pytest.Mon
     assert owned.do("look")["missing"] == []
 
 
+def test_an_unknown_setting_of_the_watch_does_not_end_the_agent(tmp_path: Path) -> None:
+    config = {"group": "pair1", "rank": 0, "hosts": ["spark-1"], "directory": str(tmp_path), "watch": {"later": 5, "head_seconds": 1}}
+    assert RankService(config).sampler.settings["restarts"] == 5
+
+
 def test_a_slice_has_no_known_secret_in_any_form(owned: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     (owned.put_release("4f0c") / "secrets.env").write_text("VLLM_API_KEY='open \"sesame'\n")
     text = b'a \xff open "sesame, {"x": "open \\"sesame"}, open+%22sesame\n'
