@@ -28,13 +28,13 @@ DOCUMENTATION_ONLY = "plugins/doc_fragments/"
 
 # What the collection may have today, and what it is to come down to. A step that makes something smaller lowers its first figure.
 BUDGET: dict[str, tuple[int, int]] = {
-    "Python lines of plugins/ without documentation blocks": (32619, 22500),
-    "Python lines of tests/": (34981, 24500),
-    "modules": (20, 16),
+    "Python lines of plugins/ without documentation blocks": (32379, 22500),
+    "Python lines of tests/": (34830, 24500),
+    "modules": (19, 16),
     "files of module_utils": (95, 95),
     "action plugins": (9, 10),
     "task files of the role vllm_tp2": (8, 8),
-    "lines of its vars": (73, 93),
+    "lines of its vars": (71, 71),
 }
 
 

@@ -33,8 +33,8 @@ def test_run_without_head_asks_no_rank_and_reports_it(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not os.access("/var/run/docker.sock", os.R_OK), reason="reads the images of this machine's Docker Engine")
 def test_an_image_that_one_rank_cannot_read_stops_the_other_with_a_sentence(tmp_path: Path) -> None:
-    keep = "{{ 2 if inventory_hostname == 'one' else ('the engine of two is stopped' | int(default='x')) }}"
-    given = {"gb10_profile": "dspark-nvfp4-1m-seed", "image_keep": keep}
+    reference = "{{ 'gb10-lab/none:1' if inventory_hostname == 'one' else the_engine_of_two_is_stopped }}"
+    given = {"gb10_profile": "dspark-nvfp4-1m-seed", "image_reference": reference}
     done = warm_playbook.play(tmp_path, ROLE_PLAY.format(role="image", tasks="validate"), **given)
     assert done.rc != 0
     assert "two of pair1 failed (the message is above), so one stops as well: correct that and run again." in done.stdout.replace("\n", " ")
