@@ -453,8 +453,8 @@ def start_fetch(job: Job, params: Mapping[str, Any]) -> None:
     if not rails:
         raise JobError("the rank that has the files does not offer them: see its message, correct that and run again")
     staging, above = model_folder.staging_path(place), os.stat(model_folder.nearest(place))
-    os.makedirs(staging, exist_ok=True)
-    os.chmod(staging, 0o700)
+    with model_folder.opened(staging, create=True) as here:
+        os.fchmod(here, 0o700)
     owner = ":".join(str(given if given >= 0 else found) for given, found in ((params["owner"], above.st_uid), (params["group"], above.st_gid)))
     parts = transfer.shares({name: int(size) for name, size in params["fetch"].items()}, params["streams"])
     transfer.prepare(job.folder, transfer.client_files(job.folder, parts, params["provider"], params["fabric"]))
@@ -570,6 +570,8 @@ def followed(module: AnsibleModule, params: Mapping[str, Any], job: Job) -> dict
     if params["step"] == "start":
         check(params)
         if not module.check_mode and (params["fetch"] or not fetches):
+            if fetches:  # before its unit moves them to their places, also if the controller is gone then
+                model_folder.record_copy(Node("/"), params["path"], params["new"], [])
             start(job, params)
             module.exit_json(changed=True, started=True)
     else:

@@ -6,7 +6,9 @@ import contextlib
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node
@@ -40,6 +42,38 @@ def test_what_is_removed_does_not_follow_a_link(store: Path) -> None:
     (store / ".gb10-incoming-m").symlink_to(store.parent / "etc")
     model_folder.absent(Node(str(store.parent)), str(store / "m"), check=False)
     assert untouched(store)
+
+
+def test_a_link_that_comes_after_the_check_is_not_followed(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (store / "m/d").mkdir(parents=True)
+
+    def swap(root: str, path: str, real: Callable[[str, str], str] = model_folder.inside) -> str:
+        found = real(root, path)
+        (store / "m/d").rmdir()
+        (store / "m/d").symlink_to(store.parent / "etc")
+        return found
+
+    monkeypatch.setattr(model_folder, "inside", swap)
+    model_folder.remove(str(store / "m"), ["d/victim"])
+    assert untouched(store)
+
+
+@pytest.mark.parametrize("link", ["cache", "cache/triton"])
+def test_a_link_in_place_of_a_new_cache_is_not_followed(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, link: str) -> None:
+    (tmp_path / "node").mkdir()
+    etc, node = store.parent / "etc", Node(str(tmp_path / "node"))
+    etc.chmod(0o700)
+
+    def plant(*given: Any, real: Callable[..., None] = Node.save_record) -> None:
+        real(*given)
+        if not (store / link).is_symlink():
+            (store / link).parent.mkdir(exist_ok=True)
+            (store / link).symlink_to(etc)
+
+    monkeypatch.setattr(Node, "save_record", plant)
+    with pytest.raises((OSError, ManifestError)):
+        model_folder.prepare_caches(node, "pair1", [str(store / "cache")], set(), str(store), ["triton"], False)
+    assert etc.stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize("part", ["org", "org/model"])
@@ -85,6 +119,7 @@ def test_a_file_that_is_replaced_before_it_is_hashed_is_not_followed(store: Path
     with pytest.raises(OSError, match=r"symbolic|directory") if kind != "fifo" else contextlib.nullcontext():
         found, _bytes = model_folder.hash_files(str(store), files, {}, True)
     if kind == "fifo":
+        assert found["a.json"][0] == 0, "the hash is kept for the file that was read, not for the one of 2 bytes before"
         assert found["a.json"][4] == hashlib.sha256().hexdigest(), "nothing is read, and nothing waits"
 
 

@@ -15,7 +15,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
@@ -99,6 +99,23 @@ def walk(root: str) -> tuple[dict[str, os.stat_result], dict[str, str], list[str
     return files, links, problems
 
 
+@contextlib.contextmanager
+def opened(path: str, create: bool = False) -> Iterator[int]:
+    """Open a folder, or create it, and close it: a container can put a link into the store between two calls. Raises OSError if a part is a link."""
+    here = os.open("/", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for part in filter(None, path.split("/")):
+            above = here
+            with contextlib.suppress(FileExistsError):
+                if create:
+                    os.mkdir(part, 0o755, dir_fd=above)
+            here = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+            os.close(above)
+        yield here
+    finally:
+        os.close(here)
+
+
 def open_file(path: str) -> int:
     """Open a file for reading that a container can replace. Raises OSError for a link."""
     return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -150,13 +167,15 @@ def hash_files(root: str, files: Mapping[str, os.stat_result], cache: Mapping[st
     end = time.monotonic() + HASH_SECONDS
 
     def one(path: str) -> list[Any]:
+        descriptor = open_file(os.path.join(root, path))
+        key = key_of(os.fstat(descriptor))  # of the file that is read: another one may be in its place since walk()
         try:
-            digest = sha256_file(open_file(os.path.join(root, path)), end)
+            digest = sha256_file(descriptor, end)
         except TimeoutError as error:
             raise ManifestError(
                 f"The files of {root} could not be hashed in {HASH_SECONDS / 3600:g} hours. Check the speed of the disk, and run again."
             ) from error
-        key, before = key_of(files[path]), cache.get(path)
+        before = cache.get(path)
         return [*key, digest, before[-1] if before and [*before[:2], before[3]] == [*key[:2], key[3]] else digest]
 
     with concurrent.futures.ThreadPoolExecutor(min(os.cpu_count() or 1, WORKERS)) as pool:
@@ -250,15 +269,16 @@ def read(node: Node, path: str, layout: str, revision: str, fresh: bool, save: b
 def remove(root: str, names: Iterable[str]) -> None:
     """Remove files and links of a model's folder, and the folders that are empty after that. No link leads out of it. Raises OSError."""
     for name in names:
-        folder = os.path.dirname(os.path.join(root, name))
         if not inside(root, os.path.dirname(name)):
             continue
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(root, name))
+        folder, last = os.path.split(os.path.join(root, name))
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), opened(folder) as here:  # the second: a link has come
+            os.unlink(last, dir_fd=here)
         with contextlib.suppress(OSError):  # another file is in it
             while folder.startswith(root):
-                os.rmdir(folder)
-                folder = os.path.dirname(folder)
+                folder, last = os.path.split(folder)
+                with opened(folder) as here:
+                    os.rmdir(last, dir_fd=here)
 
 
 def record_copy(node: Node, path: str, new: Iterable[str], removed: Sequence[str]) -> None:
@@ -320,14 +340,15 @@ def prepare_caches(node: Node, group: str, caches: Sequence[str], kept: set[str]
     created = [path for path in caches if not os.path.isdir(cache_place_of(path, store))]
     if check:
         return created, stale
-    like = next((os.stat(path) for path in mine if os.path.isdir(path)), None)
+    like = next((info for path in mine if os.path.lexists(path) and stat.S_ISDIR((info := os.lstat(path)).st_mode)), None)
     node.save_record(CACHES_RECORD, after)  # before anything is created: what is recorded can be removed
     for path in created:
-        for folder in (path, *(os.path.join(path, name) for name in below)):
-            os.makedirs(folder, exist_ok=True)
-            os.chmod(folder, stat.S_IMODE(like.st_mode) & 0o777 if like else 0o755)
-            if like:
-                os.chown(folder, like.st_uid, like.st_gid)
+        place = cache_place_of(path, store)
+        for folder in (place, *(os.path.join(place, name) for name in below)):
+            with opened(folder, create=True) as here:
+                os.fchmod(here, stat.S_IMODE(like.st_mode) & 0o777 if like else 0o755)
+                if like:
+                    os.fchown(here, like.st_uid, like.st_gid)
     for path in stale:
         _remove(path, str(known[path][1]))
     node.save_record(CACHES_RECORD, {path: entry for path, entry in after.items() if path not in stale})

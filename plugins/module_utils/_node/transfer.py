@@ -250,7 +250,8 @@ def client_script(folder: str, staging: str, target: str, owner: str, parts: int
         "failed=0", *(f"wait $p{number} || failed=1" for number in range(parts)), "[ $failed = 0 ] || exit 1",
         "find . -type f -exec sync -d {} + && date '+ended %s.%N' || exit 1",
         f"find . -type d ! -exec test -d {there} \\; ! -exec {own} {there} \\; -print -quit | grep . && exit 1",
-        f"chown -hR {owner} . && find . ! -type d ! -exec mv -fT {{}} {there} \\; -print -quit | grep . && exit 1",
+        f"chown -hR {owner} . || exit 1",
+        f"find . ! -type d ! -exec mv -fT {{}} {there} \\; -print -quit | grep . && exit 1",
         f"cd / && rm -rf {shlex.quote(staging)}",
     ]  # fmt: skip
     return "\n".join(lines)

@@ -311,6 +311,23 @@ def test_a_fetch_is_a_bounded_unit_that_writes_next_to_the_model_and_is_recorded
     assert not node.folder.exists(), "the key is gone"
 
 
+def test_a_link_in_place_of_the_staging_folder_is_refused(call: Any, node: Systemd, tmp_path: Path) -> None:
+    (node.folder / "copy-job-fetch").mkdir(parents=True)
+    (node.folder / "copy-job-fetch/key").touch()
+    (tmp_path / "etc").mkdir(mode=0o755)
+    (tmp_path / "store/.gb10-incoming-m").symlink_to(tmp_path / "etc")
+    assert "Not a directory" in call(work="fetch", path=str(tmp_path / "store/m"), fetch={"a": 5}, provider=OFFER)["msg"]
+    assert ((tmp_path / "etc").stat().st_mode & 0o777, node.words) == (0o755, [])
+
+
+def test_new_files_are_recorded_before_the_unit_that_moves_them(call: Any, node: Systemd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    path = str(tmp_path / "store/m")
+    monkeypatch.setattr(job, "start", lambda *_given: seen.append(Node(str(tmp_path / "node")).load_record(manifest.record_name(path))["copied"]))
+    call(work="fetch", path=path, fetch={"a": 5}, new=["a"], provider=OFFER)
+    assert seen == [["a"]]
+
+
 def test_files_are_removed_without_a_unit_if_there_is_nothing_to_fetch(call: Any, node: Systemd, tmp_path: Path) -> None:
     (tmp_path / "store/m").mkdir()
     (tmp_path / "store/m/old").touch()

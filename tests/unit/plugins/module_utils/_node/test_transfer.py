@@ -117,6 +117,15 @@ def test_a_file_that_cannot_be_moved_fails_the_copy(copy: Copy) -> None:
     assert "cannot overwrite directory" in log
 
 
+def test_files_without_their_owner_stay_for_the_next_run(copy: Copy) -> None:
+    copy.offer(*BOTH)
+    chown = Path(copy.path.split(":")[0]) / "chown"
+    chown.write_text("#!/bin/sh\nexit 1\n")
+    chown.chmod(0o755)
+    code, log = copy.run()
+    assert (code, (copy.staging / "a.safetensors").read_bytes()) == (1, NAMES["a.safetensors"]), log
+
+
 def test_the_fetching_end_pins_the_host_key_and_uses_no_other_configuration(copy: Copy) -> None:
     copy.offer("rail0", "rail1")
     copy.run()
