@@ -83,9 +83,8 @@ def write(lines: list[str]) -> None:
         " is otherwise\nstarted again after a transient failure. *Next run* is `site.yml` again, with the fault removed.\n\n"
     )
     rest = (
-        "\nTwo faults have no row here, because they are over before a gate begins. The end-to-end tests do them. A disk too full for the weights is refused"
-        "\nbefore the copy starts (`tests/lab/test_image_weights.py`). A play that is interrupted converges when it is run again"
-        "\n(`tests/acceptance/test_d_operate.py`).\n"
+        "\nTwo faults have no row here, because they are over before a gate begins. A disk too full for the weights is refused before the copy starts"
+        "\n(`tests/acceptance/test_f_nodes.py`). A play that is interrupted converges when it is run again (`tests/acceptance/test_d_operate.py`).\n"
     )
     (REPO / "docs/measured/fault-table.md").write_text(intro + HEAD + "\n" + "\n".join(lines) + "\n" + rest, encoding="utf-8")
 

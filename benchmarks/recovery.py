@@ -27,7 +27,7 @@ sys.path[:0] = [str(REPO), str(REPO / "tests"), str(REPO / "tests/lab"), str(REP
 from acceptance.owner import Owner  # noqa: E402  # as above
 from container_lab import NODE, Lab, bring_up  # noqa: E402  # as above
 
-from benchmarks import agents  # noqa: E402  # the harness is next to the tests, which are not an installed package
+from benchmarks import agents  # noqa: E402  # the checkout is not an installed package
 from benchmarks.recoveries import FAULTS, SLACK, Fault, Outcome, done, long_request, plain_boot, serves_within  # noqa: E402  # as above
 
 TABLE = REPO / "docs/measured/recovery.md"

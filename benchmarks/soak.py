@@ -37,7 +37,7 @@ sys.path[:0] = [str(REPO), str(REPO / "tests"), str(REPO / "tests/lab"), str(REP
 from acceptance.owner import wait_for  # noqa: E402  # as above
 from container_lab import Lab, api_key, bring_up  # noqa: E402  # as above
 
-from benchmarks import agents  # noqa: E402  # the harness is next to the tests, which are not an installed package
+from benchmarks import agents  # noqa: E402  # the checkout is not an installed package
 from benchmarks.recoveries import noticed  # noqa: E402  # as above
 from lab.container import plan  # noqa: E402  # as above
 

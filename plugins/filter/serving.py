@@ -11,7 +11,6 @@ from typing import Any
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose, trial
-from ansible_collections.gb10.cluster.plugins.plugin_utils.compose_yaml import compose_yaml
 from ansible_collections.gb10.cluster.plugins.plugin_utils.filters import raises
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import adjusted
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_schema import ProfileError
@@ -38,7 +37,6 @@ class FilterModule:
             "collective_verdict": _guard(trial.verdict),
             "api_url": _guard(api_probe.api_url),
             "render_rank": _guard(compose.render_rank),
-            "compose_yaml": _guard(compose_yaml),
             "env_file_text": _guard(compose.env_file_text),
             "profile_paths": _guard(compose.host_paths),
         }

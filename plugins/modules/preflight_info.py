@@ -96,11 +96,6 @@ python:
   returned: always
   type: str
   sample: 3.12.3
-root_user:
-  description: Whether the module ran as root.
-  returned: always
-  type: bool
-  sample: true
 container:
   description: The container runtime when this is a container, else empty.
   returned: always
@@ -110,7 +105,7 @@ machine:
   description: Architecture, product, whether it is a GB10, what shows it, and a hash of its machine ID.
   returned: always
   type: dict
-  sample: {arch: aarch64, product: NVIDIA_DGX_Spark, vendor: NVIDIA, gb10: true, evidence: [product name NVIDIA_DGX_Spark], id: 5f70bf18a086007a}
+  sample: {arch: aarch64, product: NVIDIA_DGX_Spark, gb10: true, evidence: [product name NVIDIA_DGX_Spark], id: 5f70bf18a086007a}
 kernel:
   description: Release, command line, whether an update waits for a reboot, and what a reboot changes of C(kho=off).
   returned: always

@@ -79,7 +79,7 @@ EXAMPLES = r"""
     directory: /opt/gb10-cluster/vllm_tp2/pair1
     release: 4f0c1d2e3f40
     files:
-      compose.yaml: "{{ compose | gb10.cluster.compose_yaml }}"
+      compose.yaml: "{{ compose }}"
       release.json: "{{ manifest | to_nice_json }}"
   become: true
 

@@ -85,7 +85,7 @@ def _copied_proven_and_mounted(lab: Lab, own: dict[str, Any]) -> None:
     assert "to be made equal on lab-1, lab-2" in check.stdout
     run = lab.play("site.yml", "--tags", "weights,vllm_tp2", variables=own)
     assert run.rc == 0, run.stdout[-4000:]
-    moved = {host for host, task in run.changed if "Fetch, check and put in place" in task}
+    moved = {host for host, task in run.changed if "Fetch and put in place" in task}
     assert moved == {host for host, task in check.changed if LOCK not in task} == {"lab-2"}
     assert "gb10-lab/lab-draft: 5 files" in run.stdout
     assert sums(lab, 1) == sums(lab, 2) != ""

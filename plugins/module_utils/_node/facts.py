@@ -84,9 +84,9 @@ def command(node: Node, name: str) -> tuple[int, str]:
 
 
 def machine(node: Node, smi: Sequence[str]) -> Record:
-    """Return product, vendor and processor, what identifies the machine as a GB10, and a hash of its machine ID."""
-    names = ("product_name", "product_version", "product_family", "sys_vendor")  # Lenovo has the model in the version and the family
-    product, version, family, vendor = ((node.read(f"/sys/class/dmi/id/{name}") or "").strip("\0 \n") for name in names)
+    """Return product and processor, what identifies the machine as a GB10, and a hash of its machine ID."""
+    names = ("product_name", "product_version", "product_family")  # Lenovo has the model in the version and the family
+    product, version, family = ((node.read(f"/sys/class/dmi/id/{name}") or "").strip("\0 \n") for name in names)
     devices = (f"/sys/bus/pci/devices/{name}" for name in node.listdir("/sys/bus/pci/devices"))
     pci = [":".join((node.read(f"{device}/{name}") or "").strip() for name in ("vendor", "device")) for device in devices]
     evidence = parse.gb10_evidence((product, version, family), pci, smi)
@@ -94,7 +94,7 @@ def machine(node: Node, smi: Sequence[str]) -> Record:
     arch = text.strip() if rc == 0 else ""
     # A virtual machine may carry a Spark's name; a GB10 is aarch64.
     gb10 = bool(evidence) and arch == "aarch64"
-    return {"arch": arch, "product": product, "vendor": vendor, "gb10": gb10, "evidence": evidence, "id": parse.hidden_id(node.read("/etc/machine-id"))}
+    return {"arch": arch, "product": product, "gb10": gb10, "evidence": evidence, "id": parse.hidden_id(node.read("/etc/machine-id"))}
 
 
 def driver(node: Node) -> Record:
@@ -288,7 +288,6 @@ def gather(node: Node, capture: Capture, ssh: str | None, foreign: Sequence[Reco
     return {
         "time": now,
         "python": ".".join(str(part) for part in sys.version_info[:3]),
-        "root_user": os.geteuid() == 0,
         "container": container,
         "machine": what,
         "kernel": {

@@ -117,10 +117,6 @@ def by_availability(profiles: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return sorted(profiles, key=lambda name: (availability(profiles[name]["image"]), name != DEFAULT_PROFILE, name))
 
 
-def _on_node(model: Mapping[str, Any]) -> str:
-    return f"<model store>/{model['relative_path']}" if model["relative_path"] else f"{model['path']} in the container"
-
-
 def sheet(profile: Mapping[str, Any]) -> list[str]:
     """Return one profile as lines: what it offers, what it needs, what a good boot shows, what to know."""
     image, gate, ranks, engine = profile["image"], profile["gate"], profile["ranks"], profile["engine"]

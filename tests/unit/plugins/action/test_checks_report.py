@@ -18,7 +18,7 @@ GROUP: dict[str, Any] = {"name": "pair1", "size": 2, "rank": 0, "hosts": ["spark
 
 def facts(**more: Any) -> dict[str, Any]:
     """Facts of a healthy container on a machine that is not a GB10."""
-    machine = {"arch": "aarch64", "product": "", "vendor": "", "gb10": False, "evidence": []}
+    machine = {"arch": "aarch64", "product": "", "gb10": False, "evidence": []}
     return node_facts.facts(machine=machine, container="docker", **more)
 
 

@@ -16,7 +16,7 @@ NAMES = ["spark-1", "spark-2"]
 def node(free: float = 3000.0, **more: Any) -> dict[str, Any]:
     """Facts of a Spark."""
     return {
-        "machine": {"arch": "aarch64", "product": "NVIDIA_DGX_Spark", "vendor": "NVIDIA", "gb10": True, "evidence": []},
+        "machine": {"arch": "aarch64", "product": "NVIDIA_DGX_Spark", "gb10": True, "evidence": []},
         "dgx": {"present": True, "name": "DGX Spark", "base": "7.2.3", "ota": "7.6.0"},
         "driver": {"loaded": "580.173.02"},
         "kernel": {"release": "6.17.0-1032-nvidia", "reboot_required": False},
