@@ -164,7 +164,7 @@ image:
     repo_digests: ["vllm/vllm-openai@sha256:51a6..."]}
 weights:
   description:
-    - The files of O(model) as all ranks agreed on them last, C(files) with size in bytes and SHA-256 by path, and C(proof), one SHA-256 over them.
+    - The files of O(model) as the role weights read them last, C(files) with size in bytes and SHA-256 by path, and C(proof), one SHA-256 over them.
     - Those of O(drafter) are among them. Their paths begin with the name of its folder. C(folders) are O(model) and O(drafter).
     - A file whose size on the disk differs has this size and an empty SHA-256. Empty if no agreement is recorded.
   type: dict

@@ -394,7 +394,7 @@ def hotplug_state(capture: Capture) -> Record:
 
 
 def gather(capture: Capture, desired: DesiredState, ssh_connection: str | None = None, foreign: Iterable[Record] = ()) -> Record:
-    """Return the facts that `roce_info` documents: rails, ports, twins, management, hotplug, env, problems."""
+    """Return the facts that `roce_info` documents: rails, ports, management, hotplug, env, problems."""
     node = Node(capture)
     mgmt = management(node, ssh_connection)
     wanted, bad_input = desired_rails(desired)

@@ -135,12 +135,15 @@ APPLY_SECONDS = 90  # for the change itself, in addition to confirm_seconds; the
 
 # Restores what `save_commands` has saved in the folder $1, and removes the folder. A rail has a .link, and becomes exactly what it was; the management
 # path gets back what it lost. All kernel values of a rail: netplan's renderers change more than we do.
+# What the kernel refuses is in the timer's record. An undo fails with it, and keeps the folder for the next one.
 # Not `ip route restore`: it ends at the first refusal, and the kernel refuses each route that was saved without a carrier ("linkdown" of `ip route`).
 RESTORE = r"""#!/bin/sh
 cd "$1" || exit 0  # it was confirmed
-exec >../restore.log 2>&1
+exec 3>&2 >../restore.log 2>&1
 set -x
 PATH=/usr/sbin:/usr/bin:/sbin:/bin
+rm -f refused
+refused() { echo " $*;" | tr -cd '[:alnum:] ./:;@_-' >>refused; }
 if [ -e files.tar ]; then
   xargs -r -d '\n' rm -f -- <new
   tar -xPf files.tar
@@ -150,16 +153,28 @@ if [ -e files.tar ]; then
 fi
 for saved in *.addr; do
   name=${saved%.addr}
+  [ -e "/proc/sys/net/ipv4/conf/$name" ] || continue
   [ -e "$name.link" ] && ip -4 addr flush dev "$name"
-  ip -4 addr restore <"$saved"
-  ip link set dev "$name" $(cat "$name.link" || echo up)
+  ip -4 addr restore <"$saved" || refused "addresses of $name"
+  state=$(cat "$name.link" || echo up)
+  ip link set dev "$name" $state || refused "$name $state"
   for pass in 1 2; do  # a gateway needs the route of its network
-    sed 's/ linkdown//; s/ dead//' "$name.route" | while read -r route; do ip -4 route append $route dev "$name"; done
+    sed 's/ linkdown//; s/ dead//' "$name.route" | while read -r route; do
+      answer=$(ip -4 route append $route dev "$name" 2>&1) && continue
+      case $pass$answer in 1*|*"File exists"*) ;; *) refused "$route dev $name" ;; esac
+    done
   done
 done
 set +x
 cat ./*.sysctl | while IFS=: read -r path value; do read -r now <"$path"; [ "$now" = "$value" ] || echo "$value" >"$path"; done
-[ -e record.json ] && sed "s/@WHEN@/$(date -u +%Y-%m-%dT%H:%M:%SZ)/g" record.json >../restored.json
+lost=$(cat refused)
+if [ -e record.json ]; then
+  lost=${lost:+" Not restored, because the kernel refused it:$lost"}
+  sed "s/@WHEN@/$(date -u +%Y-%m-%dT%H:%M:%SZ)/g; s|@LOST@|$lost|" record.json >../restored.json
+elif [ "$lost" ]; then
+  echo "not restored, because the kernel refused it:$lost" >&3
+  exit 1
+fi
 rm -rf "$1"
 """
 
@@ -202,7 +217,7 @@ class PendingChange:
         files = [*files, f"{BEFORE}/moves.json", *(f"{BEFORE}/{name}.{kind}" for name in rails for kind in ("addr", "route", "sysctl", "link"))]
         self._save(folder, save_commands([live.interface(name) for name in rails], others=live.protected, files=files))
         why = f"the change was not confirmed within {self.seconds} s, so the controller did not come back"
-        message = f"At @WHEN@ this node put its network back as it was before ({summary}), because {why}."
+        message = f"At @WHEN@ this node put its network back as it was before ({summary}), because {why}.@LOST@"
         live.write(str(folder / "record.json"), json.dumps({"when": "@WHEN@", "message": message}) + "\n", 0o600)
         live.write(str(folder / "restore.sh"), RESTORE, 0o700)
         os.replace(folder, PENDING)

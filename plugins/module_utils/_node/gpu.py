@@ -181,7 +181,10 @@ class GpuClocks:
         if old != self.unit:
             self.edit.changes.file(FileChange(PATH, old, self.unit), f"{PATH} written")
         self.edit.step(f"{UNIT} enabled and started")
-        problem = "" if self.edit.check_mode else self.install(self.unit) or self.verify()
+        try:
+            problem = "" if self.edit.check_mode else self.install(self.unit) or self.verify()
+        except HostError as error:  # nvidia-smi fails after the unit has set both
+            problem = str(error).replace(" Nothing was changed.", "")
         if problem:
             self.install(old)
             raise HostError(problem)

@@ -213,7 +213,7 @@ def image_of(name: str, engine: str) -> dict[str, Any]:
 
 
 def _agreed_files(model: str) -> dict[str, list[Any]]:
-    """Return size on the disk and SHA-256 of the files of a model that all ranks agreed on; no SHA-256 if the size differs."""
+    """Return size on the disk and SHA-256 of the files of a model as the role weights read them last; no SHA-256 if the size differs."""
     try:
         agreed = Node("/").load_record(manifest.record_name(os.path.normpath(model))).get("agreed") or {} if model else {}
     except RecordError:
@@ -229,7 +229,7 @@ def _agreed_files(model: str) -> dict[str, list[Any]]:
 
 
 def weights_of(model: str, drafter: str = "") -> dict[str, Any]:
-    """Return the files of a model and of its drafter as all ranks agreed on them last, with the sizes on the disk; empty without an agreement.
+    """Return the files of a model and of its drafter as the role weights read them last, with the sizes on the disk; empty if it has not.
 
     The files of the drafter begin with the name of its folder.
     """

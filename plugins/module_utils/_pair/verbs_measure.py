@@ -204,7 +204,7 @@ def bench(group: Group, options: argparse.Namespace) -> int:
                 requests[-1] += rows[-1]["completed"]
                 _print(options, load.table(rows)[0 if len(rows) == 1 else -1 :])
     except load.BenchError as error:
-        ended = f"{group.name}: {error}."
+        ended = text.printable(f"{group.name}: {error}.")  # the container's text: an async result skips NodeResults
     document = {"schema": load.BENCH_SCHEMA, **found, "rows": rows, "memory": memory.close(), "ended": ended}
     more = load.figures_lines(rows, published, document["memory"], requests)
     answer(options, {**document, "lines": [load.bench_title(found), "", *load.last_levels(rows), *more]}, more)

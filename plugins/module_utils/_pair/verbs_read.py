@@ -299,7 +299,7 @@ def status_document(group: Group, options: argparse.Namespace) -> dict[str, Any]
 
 
 def ask_of(group: Group, options: argparse.Namespace) -> dict[str, Any]:
-    """Return what is asked of the API of the current release, see liveness.Ask."""
+    """Return what is asked of the API of the current release, see api_probe.Ask."""
     release = node.read_json(os.path.join(group.folder, "current", "release.json"))
     given = (release.get("criteria") or {}).get("completion") or {}
     return {

@@ -257,6 +257,13 @@ def test_a_cap_that_the_driver_refuses_restores_what_was_changed(machine: Machin
     assert (machine.driver(), machine.files(), machine.enabled) == (("Disabled", 3003), [], False)
 
 
+def test_a_driver_that_hangs_after_the_cap_is_set_restores_what_was_changed(machine: Machine) -> None:
+    machine.reply("-lgc", f"echo 'exit 124' >\"$GB10_STUB_STATE/reply{QUERY}\"")
+    with pytest.raises(HostError, match=r"did not answer within 20 s\. Run `nvidia-smi` and `journalctl -k -g NVRM` on the node\.$"):
+        machine.clocks(max_clock_mhz=2000)
+    assert (machine.files(), machine.active, machine.enabled) == ([], False, False)
+
+
 def test_a_clock_above_the_cap_is_an_error_and_the_earlier_cap_returns(machine: Machine) -> None:
     machine.clocks(max_clock_mhz=2200)
     machine.reply("-lgc", 'test "$2" = 0,2000 || echo "${2#*,}" >"$GB10_STUB_STATE/cap"')

@@ -201,6 +201,7 @@ def test_a_soak_repeats_the_levels_until_the_memory_of_a_rank_is_low(measured: B
     ("words", "answer", "ended"),
     [
         ((), (1, "", f"ValueError: Unauthorized for {API_KEY}\n"), "vllm bench serve in gb10-pair1-rank0: ValueError: Unauthorized for "),
+        ((), (1, "", "a \x1b]0;b\a\n"), r"vllm bench serve in gb10-pair1-rank0: a \x1b]0;b\x07 (exit code 1)."),
         (("--depths=0,5000",), (0, json.dumps(RESULT), ""), "a request of the level has up to 5,016 tokens, and the context is 4,096: use a lower depth."),
     ],
 )
