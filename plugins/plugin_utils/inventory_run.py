@@ -20,22 +20,26 @@ PLAYBOOKS = Path(__file__).resolve().parents[2] / "playbooks"
 _SPECIAL_TAGS = ("all", "always", "never", "tagged", "untagged", "reboot")  # words of Ansible itself, and the tag of reboot.yml
 
 
-def own_playbooks(playbooks: Sequence[str]) -> list[Path]:
-    """Return the paths of the playbooks. Empty if one is not of this collection."""
-    paths = [PLAYBOOKS / f"{each.rpartition('.')[2]}.yml" if each.startswith("gb10.cluster.") else Path(each) for each in playbooks]
+def own_playbooks(playbooks: Sequence[str] | None = None) -> list[Path]:
+    """Return the paths of playbooks, without an argument those of the command line. Empty if one is not of this collection."""
+    given = [str(each) for each in context.CLIARGS.get("args") or ()] if playbooks is None else playbooks
+    paths = [PLAYBOOKS / f"{each.rpartition('.')[2]}.yml" if each.startswith("gb10.cluster.") else Path(each) for each in given]
     own = [path.resolve() for path in paths]
     return own if all(path.parent == PLAYBOOKS or path == PLAYBOOKS.parent / "site.yml" for path in own) else []
 
 
 def is_check_alone() -> bool:
     """Report whether inventory.yml was started by itself, and no other playbook imports it."""
-    return [path.name for path in own_playbooks([str(each) for each in context.CLIARGS.get("args") or ()])] == ["inventory.yml"]
+    return [path.name for path in own_playbooks()] == ["inventory.yml"]
 
 
-def tag_faults(given: Mapping[str, Sequence[str]], known: Sequence[str]) -> list[tuple[str, str]]:
-    """Return (option, sentence) of each tag that is nearly the name of a role. Another playbook can have other tags."""
+def tag_faults(given: Mapping[str, Sequence[str]], known: Sequence[str], own: bool) -> list[tuple[str, str]]:
+    """Return (option, sentence) of each tag that no role has: a run with it would do nothing. A playbook that is not our `own` can have other tags.
+
+    There, only a tag that is nearly the name of a role is a fault.
+    """
     hints = [(option, tag, did_you_mean(tag, known)) for option, tags in given.items() for tag in tags if tag not in (*known, *_SPECIAL_TAGS)]
-    return [(option, f"{tag} is not a tag of these playbooks{hint} Known are {', '.join(known)}") for option, tag, hint in hints if hint]
+    return [(option, f"{tag} is not a tag of these playbooks{hint or '.'} Known are {', '.join(known)}") for option, tag, hint in hints if hint or own]
 
 
 def skipped(arguments: Mapping[str, Any]) -> dict[str, str]:

@@ -99,7 +99,7 @@ class Survey:
         if text:
             self._add("run", "the command line", "-i", text)
             return True
-        for option, text in inventory_run.tag_faults(self.tags, list(inventory_files.load_specs())):
+        for option, text in inventory_run.tag_faults(self.tags, list(inventory_files.load_specs()), bool(inventory_run.own_playbooks())):
             self._add("run", "the command line", option, text)
         return False
 

@@ -99,14 +99,16 @@ def test_options_that_leave_out_the_check(arguments: dict[str, Any], option: str
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("given", "own", "expected"),
     [
-        ({"--tags": ["sysctll"], "--skip-tags": ["wieghts"]}, {"--tags": "did you mean sysctl?", "--skip-tags": "did you mean weights?"}),
-        ({"--tags": ["sysctl", "never", "tagged", "of_another"], "--skip-tags": ["all"]}, {}),
+        ({"--tags": ["sysctll"], "--skip-tags": ["wieghts"]}, False, {"--tags": "did you mean sysctl?", "--skip-tags": "did you mean weights?"}),
+        ({"--tags": ["sysctl", "never", "tagged", "reboot"], "--skip-tags": ["all"]}, True, {}),
+        ({"--tags": ["engine"]}, True, {"--tags": "engine is not a tag of these playbooks. Known are sysctl, weights"}),
+        ({"--tags": ["engine"]}, False, {}),
     ],
 )
-def test_a_tag_that_is_nearly_the_name_of_a_role_is_named(given: dict[str, list[str]], expected: dict[str, str]) -> None:
-    found = dict(tag_faults(given, ["sysctl", "weights"]))
+def test_a_tag_of_no_role_is_named(given: dict[str, list[str]], own: bool, expected: dict[str, str]) -> None:
+    found = dict(tag_faults(given, ["sysctl", "weights"], own))
     assert found.keys() == expected.keys()
     assert all(part in found[option] for option, part in expected.items())
 
