@@ -117,7 +117,7 @@ def recorded(state: str) -> dict[str, Any]:
     folder = RECORDED / state
     hosts = ["lab-1", "lab-2"]
     receipts = report_data.receipts_in(folder)
-    nodes = json.loads((folder / "report-nodes.json").read_text(encoding="utf-8"))
+    nodes = report_data.nodes_of(hosts, {}, folder)
     found = json.loads((folder / "status.json").read_text(encoding="utf-8"))
     for host, problem in found.pop("problems", dict.fromkeys(hosts, "")).items():
         nodes[host]["problem"] = problem

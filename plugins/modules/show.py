@@ -36,7 +36,7 @@ options:
       - Write the boot timeline, the memory during the boot and since, KV pool and concurrency over the releases, measured and published speed, the
         rails, the verdicts and the last events of the agent. A sentence stands for a section without data.
       - It has the receipts and the results of C(bench.yml) on the controller, and what M(gb10.cluster.roce_info) and M(gb10.cluster.vllm_rank_info)
-        (with C(records)) returned on each rank. A rank that did not answer is named.
+        (with C(records)) returned on each rank. A rank that did not answer is shown as the last report read it, with the time.
     type: dict
     suboptions:
       group:

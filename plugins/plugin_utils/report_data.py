@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """PRIVATE: what the report of a serving group reads on the controller, and what it shows, as figures and tables. Controller only.
 
-It reads results of this run, receipts and bench results. What is not JSON is left out.
+It reads results of this run, receipts and bench results, and what an earlier report read of a node. What is not JSON is left out.
 A figure is a mapping: kind (stages, bars, lines), title, desc (in words), unit, labels, series (name and values; of `lines` pairs, `epoch`: x is a time).
 """
 
@@ -17,6 +17,7 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns import STAGES
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded, redact
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_atomically
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.bandwidth import Thresholds
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.bench import compared, words_of
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.gate import finite
@@ -28,7 +29,7 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import p
 from ansible_collections.gb10.cluster.plugins.plugin_utils.receipts import MOST_FILES, in_order
 
 Found = Mapping[str, Any]
-RECORDS = ("read_at", "receipts", "events", "memory", "bandwidth")
+CACHE, RECORDS = "report-nodes.json", ("read_at", "receipts", "events", "memory", "bandwidth")
 MOST_BOOTS, MOST_RELEASES, MOST_ROWS, MOST_POINTS, GAP_SECONDS = 200, 12, 40, 300, 300.0  # seconds between two samples that interrupt a line
 _WORDS = ("starting", "arguments", "configuration", "rendezvous", "weights", "KV cache", "CUDA graphs", "engine", "API", "completions")
 STAGE_WORDS = dict(zip(STAGES, _WORDS))  # a stage of a later version stands for itself
@@ -75,7 +76,7 @@ def bench_in(folder: Path, group: str) -> dict[str, Any]:
 
 
 def _read(fabric: Found, info: Found) -> dict[str, Any]:
-    """Return what this run has read of a node, without secrets; if it has not, only `problem`, why not."""
+    """Return what this run has read of a node, as it is kept for later reports; if it has not, only `problem`, why not."""
     if not info or info.get("skipped") or info.get("unreachable"):
         return {"problem": "the node is unreachable" if info and info.get("unreachable") else "it is not in this run"}
     if info.get("failed"):
@@ -87,12 +88,17 @@ def _read(fabric: Found, info: Found) -> dict[str, Any]:
     return dict(redact.masked({**{key: info["records"][key] for key in RECORDS}, "state": state, "fabric": rails, "problem": ""}))
 
 
-def nodes_of(hosts: Sequence[str], results: Mapping[str, Found]) -> dict[str, dict[str, Any]]:
-    """Return by host what this run has read of its node.
+def nodes_of(hosts: Sequence[str], results: Mapping[str, Found], folder: Path) -> dict[str, dict[str, Any]]:
+    """Return by host what is known of each node: read in this run, else by an earlier report, with `problem`, and keep what this run has read.
 
-    `results` are, by host, `fabric` and `info`: the results of roce_info and vllm_rank_info.
+    `results` are, by host, `fabric` and `info`: the results of roce_info and vllm_rank_info. Raises OSError.
     """
-    return {host: _read(at(results, host, "fabric") or {}, at(results, host, "info") or {}) for host in hosts}
+    kept, now = _load(folder / CACHE), {host: _read(at(results, host, "fabric") or {}, at(results, host, "info") or {}) for host in hosts}
+    known = {host: {**(kept.get(host, {}) if node["problem"] else {}), **node} for host, node in now.items()}
+    if not all(node["problem"] for node in now.values()):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(str(folder / CACHE), json.dumps({host: node for host, node in known.items() if "state" in node}) + "\n", 0o600)
+    return known
 
 
 def at(found: Any, *path: str) -> Any:
@@ -266,9 +272,10 @@ def plan(
     events = [each for each in next((node["events"] for node in ranks.values() if node.get("events")), []) if each.get("kind") != "progress"]
     state, rows, notes, pools = str(status.get("state") or "unknown"), [], [], list[Found]()
     for number, (host, node) in enumerate(zip(hosts, ranks.values())):
-        read = f"not read: {node['problem']}" if node.get("problem") else f"read at {_minute(node.get('read_at'))}"
-        rows.append([str(number), host, str(node.get("state") or "-"), read])
-        notes += [f"{host} was not read: {node['problem']}."] if node.get("problem") else []
+        read = f"read at {_minute(node['read_at'])}" if node.get("read_at") else "never read"
+        rows.append([str(number), host, str(node.get("state") or "-"), f"{read}; not now: {node['problem']}" if node.get("problem") else read])
+        shown = f"What is shown of it was read at {node['read_at']}." if node.get("read_at") else "Nothing is known of it."
+        notes += [f"{host} was not read: {node['problem']}. {shown}"] if node.get("problem") else []
     for title, unit, key, published in POOLS:
         pools += over_releases(boots, profiles, title, unit, ("pool", key), {PUBLISHED: ("published", published), MINIMUM: ("gate", key, "min")})
     happened = [[str(each.get("at") or "")[:19].replace("T", " "), *(str(each.get(key) or "") for key in ("kind", "text"))] for each in events]

@@ -124,7 +124,7 @@ def write(args: Mapping[str, Any], variables: Mapping[str, Mapping[str, Any]]) -
     known = [host for host in hosts if host in variables]
     results = {host: {key: dict(variables[host].get(args["registers"][key]) or {}) for key in ("fabric", "info")} for host in known}
     try:
-        nodes, receipts = report_data.nodes_of(hosts, results), report_data.receipts_in(folder)
+        nodes, receipts = report_data.nodes_of(hosts, results, folder), report_data.receipts_in(folder)
         bench, made = report_data.bench_in(Path(args["bench"]), name), text.stamp()[:16].replace("T", " ")
         page = report_data.plan(name, hosts, args["status"], nodes, receipts, args["profiles"], bench, made)
         dest.parent.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +24,8 @@ INFO = {"containers": [], "processes": {"fault": ""}, "memory": {}}
 
 def page(records: Any) -> str:
     """Return the page if rank 0 returns this, as the action makes it."""
-    nodes = report_data.nodes_of(report_pages.HOSTS, {"spark-1": {"fabric": {}, "info": {**INFO, "records": records}}})
+    with tempfile.TemporaryDirectory() as folder:
+        nodes = report_data.nodes_of(report_pages.HOSTS, {"spark-1": {"fabric": {}, "info": {**INFO, "records": records}}}, Path(folder))
     return report_page.render(report_data.plan(**{**report_pages.pair(), "receipts": [], "nodes": nodes}))
 
 

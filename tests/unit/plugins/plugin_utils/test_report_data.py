@@ -11,6 +11,7 @@ import report_pages
 from ansible_collections.gb10.cluster.plugins.module_utils._node.memory import Sample
 from ansible_collections.gb10.cluster.plugins.plugin_utils import report_data
 
+HOSTS = report_pages.HOSTS
 RECORDS = {
     "read_at": "2026-11-25T08:00:00Z", "receipts": [], "events": [{"n": 1, "text": "VLLM_API_KEY=sk-0123456789abcdef0123"}],
     "memory": {"recent": "5 1 2 3", "day": "", "source": "agent"}, "bandwidth": {}, "changed": False,
@@ -149,20 +150,46 @@ def test_state_decides_the_tone(status: dict[str, Any], tone: str) -> None:
     assert report_data.plan(**{**report_pages.pair(), "status": status})["tone"] == tone
 
 
-def test_a_node_has_what_this_run_has_read_without_secrets_or_why_it_has_not() -> None:
+def test_node_that_is_off_is_shown_as_the_last_report_read_it(tmp_path: Path) -> None:
+    first = report_data.nodes_of(HOSTS, {"spark-1": GOOD, "spark-2": GOOD}, tmp_path)
+    assert [first[host]["problem"] for host in HOSTS] == ["", ""]
+    assert first["spark-1"]["state"] == "its container runs, 10.0 GiB of memory available"
+    later = report_data.nodes_of(HOSTS, {"spark-1": GOOD, "spark-2": LOST}, tmp_path)
+    assert later["spark-2"] == {**first["spark-2"], "problem": "the node is unreachable"}
+    again = report_data.nodes_of(HOSTS, {}, tmp_path)
+    assert [again[host]["problem"] for host in HOSTS] == ["it is not in this run"] * 2
+    assert again["spark-1"]["memory"] == RECORDS["memory"]
+
+
+def test_what_is_kept_of_nodes_is_for_its_owner_and_without_secrets(tmp_path: Path) -> None:
+    report_data.nodes_of(HOSTS, {"spark-1": GOOD}, tmp_path)
+    path = tmp_path / report_data.CACHE
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert "sk-0123456789abcdef0123" not in path.read_text(encoding="utf-8")
+
+
+def test_run_that_reads_no_node_writes_nothing(tmp_path: Path) -> None:
     refused = {"info": {"failed": True, "msg": "sudo: a password is required.\nx"}}
-    found = report_data.nodes_of(["one", "two", "three", "four"], {"one": GOOD, "two": LOST, "three": refused})
-    problems = ["", "the node is unreachable", "sudo: a password is required", "it is not in this run"]
-    assert [node["problem"] for node in found.values()] == problems
-    assert found["one"]["state"] == "its container runs, 10.0 GiB of memory available"
-    assert "sk-0123456789abcdef0123" not in str(found)
+    found = report_data.nodes_of(HOSTS, {"spark-1": LOST, "spark-2": refused}, tmp_path / "new")
+    assert [found[host] for host in HOSTS] == [{"problem": "the node is unreachable"}, {"problem": "sudo: a password is required"}]
+    assert not (tmp_path / "new").exists()
+
+
+def test_rails_that_could_not_be_read_are_left_out(tmp_path: Path) -> None:
     failed = {**GOOD, "fabric": {"failed": False, "msg": "No PyYAML"}}
-    assert report_data.nodes_of(["one"], {"one": failed})["one"]["fabric"] == {}
+    assert report_data.nodes_of(["spark-1"], {"spark-1": failed}, tmp_path)["spark-1"]["fabric"] == {}
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null"])
+def test_damaged_record_of_an_earlier_report_counts_as_missing(tmp_path: Path, text: str) -> None:
+    put(tmp_path, report_data.CACHE, text)
+    assert report_data.nodes_of(HOSTS, {}, tmp_path)["spark-1"] == {"problem": "it is not in this run"}
 
 
 def test_receipts_are_read_by_their_name_without_damaged_ones(tmp_path: Path) -> None:
     put(tmp_path, "20261125T070000Z-4f0c-passed.json", RECEIPT)
     put(tmp_path, "last-good.json", RECEIPT)
+    put(tmp_path, report_data.CACHE, {})
     for number, content in enumerate(("", "{", [])):
         put(tmp_path, f"2026112{number}-4f0c-failed.json", content)
     found = report_data.receipts_in(tmp_path)
