@@ -195,8 +195,8 @@ def _room(rank: Mapping[str, Any], figures: _Figures) -> float:
     return float(rank["total_gib"] if free is None or figures.check_skipped or rank["engine_running"] else free)
 
 
-def _pool_remedy(result: Mapping[str, Any], figures: _Figures) -> str:
-    """Return what makes the pool fit: more memory for it if the ranks have that, or else a context and bounds for the lower end of the error."""
+def _pool_remedy(result: Mapping[str, Any], figures: _Figures, gate: Mapping[str, Any]) -> str:
+    """Return what makes the pool fit: more memory for it if the ranks have that, or else the lower end of the error as the context or the gate's bound."""
     ranks, lowest = result["ranks"], int(result["low_tokens"]) // 1000 * 1000
     pool = result["needed_tokens"] * (figures.bytes or 0.0)
     taken = (figures.weights or 0.0) + (figures.reserve or 0.0) + pool / GIB
@@ -207,7 +207,12 @@ def _pool_remedy(result: Mapping[str, Any], figures: _Figures) -> str:
         return f"set gpu-memory-utilization to {utilization:.2f}"
     if lowest < 1000:
         return "use a smaller model, a smaller quantization or more nodes"
-    return f"lower max-model-len, gate.effective_tokens.min and gate.concurrency.min to a pool of {lowest} tokens"
+    context = gate["context"]
+    bounds = {"gate.effective_tokens.min": gate["effective_tokens"]["min"], "gate.concurrency.min": gate["concurrency"]["min"]}
+    limits = {"gate.effective_tokens.min": f"{lowest}", "gate.concurrency.min": f"{math.floor(lowest / context * 100) / 100:.2f}" if context else ""}
+    lower = [f"{key} to {limits[key]}" for key, bound in bounds.items() if bound is not None and limits[key] and bound > float(limits[key])]
+    change = [f"set max-model-len to {lowest} or less"] if context is not None and lowest < context else []
+    return " and ".join([*change, *([f"lower {' and '.join(lower)}"] if lower else [])])
 
 
 def _figures(profile: Mapping[str, Any], size: int, version: str | None, comparable: bool) -> _Figures:
@@ -292,7 +297,7 @@ def make_plan(
         reason = unknown or f"plan.{' and plan.'.join(figures.missing)} unknown"
         result["verdict"], text = "unknown", f"the KV pool cannot be estimated ({reason}). The gate judges the boot."
     else:
-        text = _judge_pool(result, figures)
+        text = _judge_pool(result, figures, profile["gate"])
     result["msg"] = f"{profile['name']}: {text}"
     _judge_host(result, profile, figures, allow_unsafe)
     result["ranks"] = [{key: round(value, 2) if isinstance(value, float) else value for key, value in row.items()} for row in rows]
@@ -347,7 +352,7 @@ def _refuse_start(result: dict[str, Any], figures: _Figures) -> str:
     )
 
 
-def _judge_pool(result: dict[str, Any], figures: _Figures) -> str:
+def _judge_pool(result: dict[str, Any], figures: _Figures, gate: Mapping[str, Any]) -> str:
     """Compare the estimated pool with the memory and with what is needed. Set verdict, remedy and warnings; return the sentence."""
     rows, needed, expected = result["ranks"], result["needed_tokens"], result["expected_tokens"]
     short = next(row for row in rows if row["rank"] == result["short_rank"])
@@ -363,13 +368,13 @@ def _judge_pool(result: dict[str, Any], figures: _Figures) -> str:
     elif figures.pinned is None:
         least += f" of {short['budget_gib']:.1f} GiB after {short['weights_gib']:.1f} GiB of weights and {short['reserve_gib']:.1f} GiB reserve"
     if needed is not None and result["high_tokens"] < needed:
-        result.update(verdict="refused", remedy=_pool_remedy(result, figures))
+        result.update(verdict="refused", remedy=_pool_remedy(result, figures, gate))
         return f"{pool}, at least {needed:,} are needed. {least}: {result['remedy']}."
     refusal = _judge_pinned(result, figures)
     if refusal:
         return refusal
     if needed is not None and expected < needed:
-        result["remedy"] = _pool_remedy(result, figures)
+        result["remedy"] = _pool_remedy(result, figures, gate)
         result["warnings"].append(f"The pool may be too small: {needed:,} tokens are needed. {pool}. If the gate fails, {result['remedy']}.")
     gap = max(row["kv_gib"] - short["kv_gib"] for row in rows)
     if gap >= 1.0:
