@@ -62,7 +62,7 @@ class InventoryModule(BaseInventoryPlugin):
         """Return whether this is the inventory of ansible.cfg, and does not exist: Ansible would warn. Every file is left to the other plugins."""
         given = context.CLIARGS
         playbooks = [os.path.dirname(os.path.abspath(each)) for each in given.get("args") or () if os.path.isfile(str(each))]
-        own = inventory_run.own_playbooks([str(each) for each in given.get("args") or ()])
+        own = inventory_run.own_playbooks()
         sources, options = (tuple(map(str, given.get(name) or ())) for name in ("inventory", "extra_vars"))
         stop_if_unreadable(sources, tuple(playbooks), options, bool(own))
         return bool(own) and path in C.DEFAULT_HOST_LIST and not os.path.exists(path)
