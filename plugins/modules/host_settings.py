@@ -76,48 +76,19 @@ shown:
     - >-
       vm.min_free_kbytes 3145728 (for a 121 GiB node) costs 4.11 GiB of MemAvailable; vLLM from PR 35356 on (MemAvailable) starts up to
       gpu_memory_utilization 0.89, older images (MemFree) up to 0.93; swap is off
-kho:
-  description:
-    - What C(kho=off) needs. V(write) or V(remove) V(file), and update V(menu) if one of them changes something, or if it is V(stale).
-    - V(message) has what the running kernel shows, and V(reboot_required) whether the next boot changes that.
-  returned: with the role sysctl
-  type: dict
-  sample:
-    file: /etc/default/grub.d/60-gb10-cluster.cfg
-    menu: /boot/grub/grub.cfg
-    write: true
-    remove: false
-    stale: false
-    reboot_required: false
-    message: >-
-      kho=off is on the kernel command line, and KHO keeps no memory: CmaFree 0 of CmaTotal 0 kB, MemFree 114.0 GiB
 packages:
   description: Packages that are missing. Install them and call the module again.
   returned: with the roles docker and sysctl
   type: list
   elements: str
   sample: []
-left:
-  description: What was left alone, with the reason.
-  returned: with the role docker
-  type: list
-  elements: str
-  sample: ["/etc/docker/daemon.json was changed since the first run, so it stays"]
-restart_required:
-  description: Whether the policy asks for a restart of the daemon that could not happen in this run.
-  returned: with the role docker
-  type: bool
-restarted:
-  description: Whether the daemon was restarted, or would be.
-  returned: with the role docker
-  type: bool
 """
 
 from collections.abc import Mapping
 from typing import Any, Callable
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.common.validation import check_type_dict, check_type_int, check_type_list
+from ansible.module_utils.common.validation import check_type_int, check_type_list
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Editor, HostError, run_module
 from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_api import DockerError
 from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_setup import Setup
@@ -133,9 +104,8 @@ ROLES: dict[str, Callable[[Editor, str, Mapping[str, Any]], dict[str, Any]]] = {
 }
 #: Variables that are not text, for values of the command line (`-e docker_packages=docker-ce`), which are.
 TYPES: dict[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(("classes", "devices", "installed", "mounts", "packages"), check_type_list),
-    **dict.fromkeys(("load_kb", "min_free_kbytes_119", "min_free_kbytes_121", "restore_after", "start_timeout", "steady_kb"), check_type_int),
-    "settings": check_type_dict,
+    **dict.fromkeys(("classes", "installed", "mounts", "packages"), check_type_list),
+    **dict.fromkeys(("load_kb", "restore_after", "steady_kb"), check_type_int),
 }
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import MARKER
 from ansible_collections.gb10.cluster.plugins.plugin_utils import inventory_profiles
 from playbook import REPO, ROLE_PLAY, Run
 from warm_playbook import run
@@ -47,55 +44,6 @@ def test_secrets_are_never_logged(specs: Path) -> None:
     """Ansible prints the arguments of a role that do not validate."""
     options = yaml.safe_load(specs.read_text(encoding="utf-8"))["argument_specs"]["main"]["options"]
     assert [name for name, option in options.items() if SECRET.search(name) and not option.get("no_log")] == []
-
-
-def grub(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str, *arguments: str, **values: bool) -> Run:
-    """Run the tasks with a stand-in of update-grub, which prints the menu. Each run adds it to grub.cfg.runs too."""
-    program = folder / "bin/update-grub"
-    program.parent.mkdir(exist_ok=True)
-    program.write_text(f"#!/bin/bash\nset -o pipefail\n{{ {script}; }} | tee -a {folder}/grub.cfg.runs >{folder}/grub.cfg\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    shutil.rmtree(folder / "plays", ignore_errors=True)
-    plan = {"file": f"{folder}/60.cfg", "menu": f"{folder}/grub.cfg", "write": False, "remove": False, "stale": False, **values}
-    return play(folder, ROLE_PLAY.format(role="sysctl", tasks="kho"), *arguments, __sysctl_set={"kho": plan})
-
-
-def test_kho_off_is_written_once_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own, menu = tmp_path / "60.cfg", tmp_path / "grub.cfg"
-    without, off = "linux /vmlinuz \n", "linux /vmlinuz  kho=off\n"
-
-    def run(*arguments: str, **values: bool) -> tuple[bool, str]:
-        done = grub(tmp_path, monkeypatch, f'test -f {own} && . {own}; echo "linux /vmlinuz $GRUB_CMDLINE_LINUX"', *arguments, **values)
-        assert done.rc == 0, done.stdout
-        return bool(done.changed), menu.read_text() if menu.exists() else ""
-
-    assert run("--check", write=True) == (True, "")
-    assert not own.exists()
-    assert run(write=True) == (True, off)
-    assert run(write=True) == (False, off)
-    assert run("--check", remove=True) == (True, off)
-    assert own.exists()
-    assert run(remove=True) == (True, without)
-    assert not own.exists()
-    assert Path(f"{menu}.runs").read_text() == off + without
-
-
-def test_an_undo_that_ended_before_the_menu_was_updated_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = tmp_path / "60.cfg"
-    own.write_text((REPO / "roles/sysctl/files/60-gb10-cluster.cfg").read_text())
-    for _run in range(2):
-        assert grub(tmp_path, monkeypatch, "exit 1", remove=True).rc != 0
-        assert own.read_text().startswith(MARKER), "the next run has to remove it"
-        assert "kho=off" not in own.read_text()
-    assert grub(tmp_path, monkeypatch, "echo linux", remove=True).rc == 0
-    assert (own.exists(), (tmp_path / "grub.cfg").read_text()) == (False, "linux\n")
-
-
-def test_a_menu_without_kho_off_fails_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = grub(tmp_path, monkeypatch, "echo linux", write=True)
-    assert done.rc != 0
-    assert "without it. Find the later file in /etc/default/grub.d that sets GRUB_CMDLINE_LINUX" in " ".join(done.stdout.split())
 
 
 @pytest.mark.parametrize(("state", "things"), [("present", 1), ("absent", 0)])

@@ -128,8 +128,6 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("sysctl_dirty_background_ratio", "sysctl_dirty_ratio"), _whole(0, 100, "leave")),
     "sysctl_lru_gen_min_ttl_ms": _whole(0, 10000, "leave"),  # a higher value kills programs that only pause
     "sysctl_min_free_kbytes": _whole(1, HIGHEST_FLOOR_KB, "auto", "leave"),
-    **dict.fromkeys(("sysctl_min_free_kbytes_119", "sysctl_min_free_kbytes_121"), _whole(1, HIGHEST_FLOOR_KB)),
-    "sysctl_min_free_percent_other": _number(f"a number above 0, at most {HIGHEST_FLOOR_PERCENT}", 0, HIGHEST_FLOOR_PERCENT, above=True),
     "sysctl_overcommit_memory": _whole(0, 2, "leave"),
     "sysctl_reboot_on_panic": _whole(1, PANIC_MOST_SECONDS, "leave"),
     "sysctl_swappiness": _whole(0, 200, "auto", "leave"),
@@ -197,13 +195,6 @@ def _value_faults(name: str, value: Any, hide: bool) -> Found:
         return [((str(key),), f"{shown(key)} {BUILD_ARGUMENT}") for key, each in value.items() if holds_secret(str(key), each)]
     if name in STORED:
         return [((), text.partition(" ")[2]) for _path, text in _environment_faults({STORED[name]: value}, secret=True)]
-    if name == "sysctl_settings":
-        expected = "expected the full name of a kernel setting, such as vm.min_free_kbytes"
-        plain: Found = [((str(key),), f"has the key {shown(key)}, {expected}") for key in value if not re.search(r"[./]", str(key))]
-        # All settings of the memory are numbers, some several of them.
-        memory = {key: each for key, each in value.items() if re.match(r"vm[./]", str(key))}
-        wrong = [key for key, each in memory.items() if not re.fullmatch(r"\s*-?\d+(?:\s+\d+)*\s*", str(each))]
-        return plain + [((str(key),), f"{key} is {shown(value[key])}, expected a whole number") for key in wrong]
     found: Found = []
     parts: list[tuple[tuple[str | int, ...], str, Any]] = [((), "", value)]
     if isinstance(value, Mapping):

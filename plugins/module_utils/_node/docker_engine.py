@@ -20,6 +20,8 @@ MARKER = "# Managed by gb10.cluster (role docker)"
 HEADER = f"{MARKER}. Set docker_state: absent to remove this file."
 DROP_IN = "/etc/systemd/system/docker.service.d/60-gb10-cluster.conf"
 LIMITS = "/etc/security/limits.d/60-gb10-cluster.conf"
+SERVING_LABEL = "gb10.cluster.group"  # of the containers of a serving group, which prevent a restart of the daemon
+COMPOSE_MINIMUM = "2.18"  # the oldest supported version of the compose plugin
 CDI_UNITS = ("nvidia-cdi-refresh.path", "nvidia-cdi-refresh.service")
 UNLIMITED = -1
 
@@ -73,12 +75,12 @@ def version_tuple(text: str | None) -> tuple[int, ...]:
     return tuple(int(part) for part in match.group(1).split(".")) if match else ()
 
 
-def compose_enough(found: str | None, minimum: str) -> bool:
+def compose_enough(found: str | None) -> bool:
     """Return whether a version of the compose plugin is at least the minimum."""
-    return bool(version_tuple(found)) and version_tuple(found) >= version_tuple(minimum)
+    return bool(version_tuple(found)) and version_tuple(found) >= version_tuple(COMPOSE_MINIMUM)
 
 
-def choose_packages(engine: Engine, ubuntu: bool, vendor: bool, minimum: str, chosen: Sequence[str] = ()) -> list[str]:
+def choose_packages(engine: Engine, ubuntu: bool, vendor: bool, chosen: Sequence[str] = ()) -> list[str]:
     """Return the packages to install where the engine or a recent compose plugin is missing. An installed engine is never replaced.
 
     :param vendor: the engine is docker-ce.
@@ -87,7 +89,7 @@ def choose_packages(engine: Engine, ubuntu: bool, vendor: bool, minimum: str, ch
     packages: list[str] = []
     if not engine.unit and engine.version is None:
         packages += ["docker.io"] if ubuntu else ["docker.io", "docker-cli"]
-    if not compose_enough(engine.compose, minimum):
+    if not compose_enough(engine.compose):
         packages.append("docker-compose-plugin" if vendor else "docker-compose-v2" if ubuntu else "docker-compose")
     return list(chosen) if packages and chosen else packages
 
@@ -103,40 +105,27 @@ def render_limits(memlock: int) -> str:
     return "\n".join([HEADER, *(f"{who} {kind} memlock {value}" for who in ("root", "@docker") for kind in ("soft", "hard"))]) + "\n"
 
 
-class Restart(NamedTuple):
-    """`required`: the policy asks for a restart that cannot happen in this run. `now`: the daemon restarts in this run."""
-
-    required: bool
-    now: bool
-    message: str
-
-
-NO_RESTART = Restart(False, False, "")
-
-
-def decide_restart(pending: bool, serving: Sequence[str], others: Sequence[str], policy: str) -> Restart:
-    """Decide whether the daemon restarts now for settings that take effect at its next start (`pending`).
+def decide_restart(pending: bool, serving: Sequence[str], others: Sequence[str], policy: str) -> tuple[bool, str]:
+    """Return whether the daemon restarts now for settings that take effect at its next start (`pending`), and else what the user has to do for it.
 
     `serving` and `others` are the running containers. `idle` can wait: Compose gives the same settings to each serving container.
     """
     if not pending or (policy == "idle" and (serving or others)):
-        return NO_RESTART
+        return False, ""
     if policy == "never":
-        return Restart(True, False, "Settings of the Docker daemon take effect at its next start, and docker_restart is never. Restart it when it suits you.")
+        return False, "Settings of the Docker daemon take effect at its next start, and docker_restart is never. Restart it when it suits you."
     if serving:
-        return Restart(
-            True, False, f"The Docker daemon must be restarted, and {', '.join(serving)} is serving. Run playbooks/stop.yml, then --tags docker again."
-        )
-    return Restart(False, True, "")
+        return False, f"The Docker daemon must be restarted, and {', '.join(serving)} is serving. Run playbooks/stop.yml, then --tags docker again."
+    return True, ""
 
 
-def check_live(engine: Engine, memlock: int | None, minimum: str, pending: bool) -> list[str]:
+def check_live(engine: Engine, memlock: int | None, pending: bool) -> list[str]:
     """Return what differs from the desired state on the running system, one text each. Limits are not compared while a restart is `pending`."""
     problems: list[str] = []
     if engine.version is None:
         problems.append(f"No Docker Engine answers on this node ({engine.error or 'docker.service is not running'}). See `journalctl -u docker -n 50`.")
-    if not compose_enough(engine.compose, minimum):
-        problems.append(f"The compose plugin is {engine.compose or 'missing'}, expected {minimum} or later. Name its package in docker_packages.")
+    if not compose_enough(engine.compose):
+        problems.append(f"The compose plugin is {engine.compose or 'missing'}, expected {COMPOSE_MINIMUM} or later. Name its package in docker_packages.")
     if engine.pid and not pending and memlock is not None and engine.memlock not in (None, memlock):
         problems.append(
             f"The running Docker daemon (pid {engine.pid}) may lock {format_limit(engine.memlock or 0)}, expected {format_limit(memlock)} from {DROP_IN}. "
@@ -198,13 +187,8 @@ def merge_daemon_json(text: str | None, keys: Mapping[str, Any], defaults: Mappi
     return Merge(after, {"original": base_text, "ours": after} if data != base else {}, changed, left)
 
 
-def daemon_settings(
-    memlock: int | None, stack: int | None, log_driver: str, log_opts: Mapping[str, str], live_restore: str
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def daemon_settings(memlock: int | None, stack: int | None, log_driver: str, log_opts: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the keys to set, and the defaults of those that the user may have set."""
     limits = {name: {"Name": name, "Hard": value, "Soft": value} for name, value in (("memlock", memlock), ("stack", stack)) if value is not None}
-    keys: dict[str, Any] = {"default-ulimits": limits} if limits else {}
-    if live_restore != "leave":
-        keys["live-restore"] = live_restore == "true"
     defaults = {"log-driver": log_driver, "log-opts": {key: str(value) for key, value in log_opts.items()}}
-    return keys, defaults if log_driver != "leave" else {}
+    return {"default-ulimits": limits} if limits else {}, defaults if log_driver != "leave" else {}

@@ -14,11 +14,12 @@ from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files impo
 from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api
 from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_engine as engines
 from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_api import DockerError
-from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_engine import DAEMON_JSON, DROP_IN, LIMITS, MARKER, Engine, Restart
+from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_engine import DAEMON_JSON, DROP_IN, LIMITS, MARKER, Engine
 from ansible_collections.gb10.cluster.plugins.module_utils._node.settings import ENABLED, Settings
 
 UNIT = "docker.service"
 AGENT = "/usr/local/sbin/gb10"
+START_SECONDS = 120  # in which a daemon answers
 PROPERTIES = "LoadState,ActiveState,MainPID,InvocationID"
 
 
@@ -32,7 +33,6 @@ class Setup:
         self.params = params
         self.edit = edit
         self.pause = pause
-        self.left: list[str] = []
         self.socket = self.node.at(docker_api.DEFAULT_SOCKET)
         self.settings = Settings(edit, "docker")
         self.record = self.settings.record
@@ -72,14 +72,14 @@ class Setup:
         others: list[str] = []
         for container in docker_api.list_containers([], self.socket, stopped=False) if self.engine.version else []:
             name = str((container.get("Names") or ["/" + str(container.get("Id", ""))[:12]])[0]).lstrip("/")
-            (serving if self.params["serving_label"] in (container.get("Labels") or {}) else others).append(name)
+            (serving if engines.SERVING_LABEL in (container.get("Labels") or {}) else others).append(name)
         return serving, others
 
     def missing_packages(self) -> list[str]:
         """Return the packages to install."""
         ubuntu = "ID=ubuntu" in (self.node.read("/etc/os-release") or "").split()
         vendor = self.output("dpkg-query", "--show", "--showformat=${db:Status-Abbrev}", "docker-ce").startswith("ii")
-        return engines.choose_packages(self.engine, ubuntu, vendor, self.params["compose_minimum"], self.params["packages"])
+        return engines.choose_packages(self.engine, ubuntu, vendor, self.params["packages"])
 
     def check_before(self) -> None:
         """Refuse what cannot work, before anything is changed."""
@@ -109,20 +109,21 @@ class Setup:
     def merged(self, memlock: int | None) -> engines.Merge:
         """Return the merged daemon.json."""
         params, stack = self.params, engines.parse_limit(self.params["stack"], "docker_stack")
-        keys, defaults = engines.daemon_settings(memlock, stack, params["log_driver"], params["log_opts"], params["live_restore"])
+        keys, defaults = engines.daemon_settings(memlock, stack, params["log_driver"], params["log_opts"])
         return engines.merge_daemon_json(self.node.read(DAEMON_JSON), keys, defaults, self.record.get("daemon", {}))
 
-    def decide(self, changed: bool) -> tuple[bool, Restart]:
-        """Return whether settings wait for the next start of this daemon, and what happens. An engine that does not answer may run containers."""
+    def decide(self, changed: bool) -> tuple[bool, bool, str]:
+        """Return whether settings wait for the next start of this daemon, whether it restarts now, and what the user has to do else.
+
+        An engine that does not answer may run containers.
+        """
         engine = self.engine
         pending = engine.active and (changed or self.record.get("pending", {}).get("invocation") == engine.invocation)
-        return pending, engines.decide_restart(pending and engine.version is not None, self.serving, self.others, self.params["restart"])
+        return pending, *engines.decide_restart(pending and engine.version is not None, self.serving, self.others, self.params["restart"])
 
     def write_daemon_json(self, merged: engines.Merge) -> None:
-        """Write the merged file. A running daemon applies live-restore when it reloads it, without a restart."""
+        """Write the merged file."""
         self.edit.write(DAEMON_JSON, merged.text, f"{', '.join(merged.keys) or 'the text'} of {DAEMON_JSON}")
-        if self.engine.active and "live-restore" in merged.keys:
-            self.edit.step(f"{UNIT} reloaded", "systemctl", "reload", UNIT)
 
     def start(self, verb: str) -> None:
         """Start or restart the daemon, and wait until it answers. The agent, where there is one, does not start containers in between."""
@@ -133,7 +134,7 @@ class Setup:
         try:
             self.edit.command("systemctl", "daemon-reload")
             self.edit.command("systemctl", verb, UNIT)
-            end = time.monotonic() + int(self.params["start_timeout"])
+            end = time.monotonic() + START_SECONDS
             while time.monotonic() < end and not self.answers():
                 time.sleep(self.pause)
         finally:
@@ -154,72 +155,58 @@ class Setup:
         if packages and not self.edit.check_mode:
             if self.params["installed"]:
                 raise DockerError(f"Docker Engine or its compose plugin is missing, although {', '.join(packages)} was installed just now.")
-            return self.result(engines.NO_RESTART, packages)
+            return self.result([], packages)
         merged = self.merged(memlock)
         before = self.node.read(DAEMON_JSON)
         files = {DROP_IN: None, LIMITS: None} if memlock is None else {DROP_IN: engines.render_drop_in(memlock), LIMITS: engines.render_limits(memlock)}
         if merged.text not in (None, before) and not self.edit.check_mode:
             self.validate(str(merged.text))
-        pending, restart = self.decide(merged.text != before or files[DROP_IN] != self.node.read(DROP_IN))
+        pending, restart, message = self.decide(merged.text != before or files[DROP_IN] != self.node.read(DROP_IN))
         self.settings.save(
             daemon=merged.record,
-            installed=sorted({*self.record.get("installed", []), *self.params["installed"]}),
             pending={"invocation": engine.invocation} if pending else {},
         )
         self.write_daemon_json(merged)
         for path, text in files.items():
             self.edit.write(path, text, f"memlock in {path}")
-        if restart.now or not engine.active:
-            self.start("restart" if restart.now else "start")
+        if restart or not engine.active:
+            self.start("restart" if restart else "start")
             pending = False
         if not packages:
             self.settings.set_units(dict.fromkeys((UNIT, *(engines.CDI_UNITS if self.params["cdi_refresh"] else ())), ENABLED))
         if not self.edit.check_mode or not (self.edit.changes.messages or packages):
             self.engine = self.read_engine()
-            problems = engines.check_live(self.engine, memlock, self.params["compose_minimum"], pending)
+            problems = engines.check_live(self.engine, memlock, pending)
             if problems:
                 raise DockerError(" ".join(problems))
         if not pending:
             self.settings.save(pending=None)
-        return self.result(restart, packages)
+        return self.result([message] if message else [], packages)
 
     def absent(self) -> dict[str, Any]:
         """Restore what the first run found."""
-        packages = list(self.record.get("installed", [])) if self.params["remove_packages"] else []
-        if packages and self.serving:
-            raise DockerError(f"docker_remove_engine is true, and {', '.join(self.serving)} is serving. Nothing was changed. Run playbooks/stop.yml first.")
         before = self.node.read(DAEMON_JSON)
-        merged = engines.merge_daemon_json(before, {}, {}, self.record.get("daemon", {}))
+        merged, left = engines.merge_daemon_json(before, {}, {}, self.record.get("daemon", {})), []
         if merged.left:
-            self.left.append(f"{DAEMON_JSON} was changed since the first run, so it stays")
-        pending, restart = self.decide(not packages and (merged.text != before or MARKER in (self.node.read(DROP_IN) or "")))
+            left.append(f"{DAEMON_JSON} was changed since the first run, so it stays")
+        pending, restart, message = self.decide(merged.text != before or MARKER in (self.node.read(DROP_IN) or ""))
         self.write_daemon_json(merged)
         for path in (DROP_IN, LIMITS):
             if not self.edit.remove_own(path) and self.node.exists(path):
-                self.left.append(f"{path} is not managed by gb10.cluster, so it stays")
+                left.append(f"{path} is not managed by gb10.cluster, so it stays")
         self.edit.remove_empty_folder(os.path.dirname(DROP_IN))
         if pending and self.serving:
-            self.left.append(f"{', '.join(self.serving)} serves and goes on; the daemon has its settings of before from its next start on")
+            left.append(f"{', '.join(self.serving)} serves and goes on; the daemon has its settings of before from its next start on")
         self.settings.set_units({})
-        if restart.now:
+        if restart:
             self.start("restart")
-        if packages:
-            self.edit.step(f"{', '.join(packages)} removed", "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "remove", "--yes", "--quiet", *packages)
-        self.settings.save(daemon=None, installed=None, pending={"invocation": self.engine.invocation} if pending and not restart.now else None)
-        return self.result(restart, [])
+        self.settings.save(daemon=None, pending={"invocation": self.engine.invocation} if pending and not restart else None)
+        return self.result([*([message] if message else []), *left], [])
 
     def run(self) -> dict[str, Any]:
         """Apply the option `state`, and return the module's result."""
         return self.present() if self.state == "present" else self.absent()
 
-    def result(self, restart: Restart, packages: list[str]) -> dict[str, Any]:
+    def result(self, shown: list[str], packages: list[str]) -> dict[str, Any]:
         """Return the module's result."""
-        changes = self.edit.changes
-        return {
-            **changes.result(),
-            "left": self.left,
-            "packages": packages,
-            "restart_required": restart.required,
-            "restarted": restart.now,
-            "shown": [*([restart.message] if restart.required else []), *(self.left if self.state == "absent" else [])],
-        }
+        return {**self.edit.changes.result(), "packages": packages, "shown": shown}

@@ -105,16 +105,6 @@ def parse_swaps(text: str | None) -> list[Swap]:
     return [Swap(device.replace("\\040", " "), kind, int(size), int(used)) for device, kind, size, used in rows]
 
 
-def node_class(total_kb: int) -> str:
-    """Return 121 or 119 (the two sizes in which a GB10's 128 GB appear), else other."""
-    gib = total_kb / GIB_KB
-    if 120.7 <= gib < 123:
-        return "121"
-    if 118 <= gib < 120.7:
-        return "119"
-    return "other"
-
-
 def watermarks(zones: Sequence[Zone], min_free_kb: int, scale_factor: int) -> list[Zone]:
     """Return the zones with the watermarks that the kernel would set for a floor, without a boost."""
     counted = sum(zone.managed_kb for zone in zones if zone.name != "Movable") or 1

@@ -18,6 +18,7 @@ import signal
 import time
 from collections.abc import Callable
 
+INTERVAL = 0.1  # a check takes little CPU, and weights fill the page cache by gigabytes a second
 PAUSE = 1.0  # between two compactions, and after a drop that has freed little: the memory is not cache, and walking it takes CPU
 LITTLE_KB = 64 * 1024
 
@@ -66,12 +67,12 @@ class Guard:
             self.drop_from = now + PAUSE
         return True
 
-    def run(self, seconds: float, interval: float, pause: Callable[[float], None] = time.sleep) -> None:
-        """Check every `interval` seconds until `seconds` are over or `stopped` is set."""
+    def run(self, seconds: float, pause: Callable[[float], None] = time.sleep) -> None:
+        """Check every INTERVAL seconds until `seconds` are over or `stopped` is set."""
         end = self.clock() + seconds
         while not self.stopped and self.clock() < end:
             self.step()
-            pause(interval)
+            pause(INTERVAL)
         self.stopped = self.stopped or "time limit"
 
 
@@ -87,7 +88,6 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Keep MemFree above a floor while weights load.")
     parser.add_argument("--floor-kb", type=int, required=True)
     parser.add_argument("--seconds", type=float, required=True)
-    parser.add_argument("--interval", type=float, default=0.1)
     parser.add_argument("--receipt", required=True)
     parser.add_argument("--proc", default="/proc")
     options = parser.parse_args(argv)
@@ -100,7 +100,7 @@ def main(argv: list[str] | None = None) -> int:
     signal.signal(signal.SIGINT, stop)
     lock_memory()
     started = time.time()
-    guard.run(options.seconds, options.interval)
+    guard.run(options.seconds)
     receipt = {**guard.receipt, "started": round(started, 1), "ended": round(time.time(), 1), "reason": guard.stopped}
     with open(f"{options.receipt}.new", "w", encoding="utf-8") as handle:
         json.dump(receipt, handle, indent=2, sort_keys=True)

@@ -26,7 +26,7 @@ GUARD_UNIT = "gb10-page-cache-guard"
 GUARD_RECEIPT = "/var/lib/gb10-cluster/page-cache-guard.json"
 CLASSES = {"nvme": "nvme[0-9]*n[0-9]*", "sd": "sd*[!0-9]", "virtio": "vd*[!0-9]", "md": "md*", "dm": "dm-*"}  # patterns of udev
 HIGHEST_KB = 65536
-_PLAN = ("load_kb", "steady_kb", "restore_after", "guard", "guard_floor_gib", "guard_interval")
+_PLAN = ("load_kb", "steady_kb", "restore_after", "guard", "guard_floor_gib")
 
 
 def of_classes(device: str, classes: Sequence[str]) -> bool:
@@ -61,7 +61,7 @@ def restore_command(values: Mapping[str, int], seconds: int) -> list[str]:
     ]
 
 
-def guard_command(python: str, floor_kb: int, seconds: int, interval: float) -> list[str]:
+def guard_command(python: str, floor_kb: int, seconds: int) -> list[str]:
     """Return the systemd-run of the page-cache guard, which the OOM killer takes last. It is run from the program that runs this, with a time limit."""
     return [
         "systemd-run",
@@ -77,7 +77,6 @@ def guard_command(python: str, floor_kb: int, seconds: int, interval: float) -> 
         page_cache_guard.__name__,
         f"--floor-kb={floor_kb}",
         f"--seconds={seconds}",
-        f"--interval={interval:g}",
         f"--receipt={GUARD_RECEIPT}",
     ]
 
@@ -115,17 +114,13 @@ class Readahead:
             self.notes.append(f"{path} is on {kind} ({source.strip()}), which does not have a read-ahead of its own")
         return found
 
-    def devices(self, classes: Sequence[str], mounts: Sequence[str], names: Sequence[str]) -> list[str]:
-        """Return the devices of classes, paths and names, sorted."""
+    def devices(self, classes: Sequence[str], mounts: Sequence[str]) -> list[str]:
+        """Return the devices of classes and paths, sorted."""
         wanted = [name for name in self.node.listdir("/sys/block") if of_classes(name, classes) and self.read_kb(name) is not None]
         wanted += [name for path in mounts for name in self.of_path(path)]
-        for name in names:
-            if not self.below(f"/dev/{name}"):
-                raise HostError(f"readahead_devices has {name}, which is not a block device with a read-ahead. lsblk lists the names.")
-            wanted += self.below(f"/dev/{name}")
         if not wanted:
-            options = ", ".join([*classes, *mounts, *names]) or "an empty list"
-            raise HostError(f"No block device with a read-ahead matches {options}. Set readahead_devices to the disk of the model store (see lsblk).")
+            options = ", ".join([*classes, *mounts]) or "an empty list"
+            raise HostError(f"No block device with a read-ahead matches {options}. Set readahead_classes or readahead_mounts to those of the model store.")
         return sorted(set(wanted))
 
     def write_live(self, values: Mapping[str, int]) -> None:
@@ -146,7 +141,7 @@ class Readahead:
 
     def present(self, settings: Mapping[str, Any]) -> None:
         """Set the steady phase and keep the plan. A load phase that runs ends with these values."""
-        devices = self.devices(settings["classes"], settings["mounts"], settings["devices"])
+        devices = self.devices(settings["classes"], settings["mounts"])
         values = {sysfs_path(name): str(int(settings["steady_kb"])) for name in devices}
         if self.active(f"{RESTORE_UNIT}.timer"):
             values = self.settings.live(values)
@@ -183,7 +178,7 @@ class Readahead:
             if floor_kb > total // 2:
                 floor_kb = total // 16
                 self.notes.append(f"readahead_guard_floor_gib is more than half of this node's memory. The guard uses {memory.gib(floor_kb)} GiB")
-            command = guard_command(self.python, floor_kb, seconds, float(plan["guard_interval"]))
+            command = guard_command(self.python, floor_kb, seconds)
             self.edit.step(f"page-cache guard started, floor {memory.gib(floor_kb)} GiB", *command)
 
     def skips(self) -> bool:

@@ -79,10 +79,7 @@ class Settings:
                 self.edit.require_own(path)
         missing = sorted(set(wanted.values) - set(self.live(wanted.values)))
         if missing:
-            raise HostError(
-                f"This kernel has no {', '.join(missing)} ({kernel_path(missing[0])} does not exist). Correct sysctl_settings, or set the variable of the "
-                "role to leave."
-            )
+            raise HostError(f"This kernel has no {', '.join(missing)} ({kernel_path(missing[0])} does not exist). Set the variable of the role to leave.")
 
     def apply(self, wanted: Wanted) -> list[str]:
         """Record, write files and values, set units, restore what is not wanted any more, and read back. Return the packages that are missing."""
@@ -175,6 +172,8 @@ AUTO = "auto"
 VARIABLES = dict.fromkeys(("kernel.panic", "kernel.panic_on_oops", "kernel.softlockup_panic", "vm.panic_on_oom"), "sysctl_reboot_on_panic")
 # A floor above this share of the memory starves the node.
 HIGHEST_FLOOR_PERCENT = 10
+#: The floor of `auto`: of a node whose 128 GB appear as 119 or 121 GiB, and of a smaller one.
+FLOOR_KB, FULL_SIZE_KB, SMALL_PERCENT = 3 * memory.GIB_KB, 118 * memory.GIB_KB, 2.5
 
 
 def variable(key: str) -> str:
@@ -209,24 +208,20 @@ def override_problem(lines: Sequence[tuple[str, str]], values: Mapping[str, str]
     return f"{'; '.join(parts)}. The later file wins at each boot. Remove the line from {names}, or set {variables} to leave or to that value."
 
 
-def choose_floor(option: str, total_kb: int, by_class: Mapping[str, int], percent_other: float, stock_kb: int = 0) -> tuple[str, str]:
+def choose_floor(option: str, total_kb: int, stock_kb: int = 0) -> tuple[str, str]:
     """Return (vm.min_free_kbytes or leave, the reason). `option` is auto, leave or a number of KiB. Raises HostError.
 
-    `stock_kb` is the value before the first run: on a node of another size, auto does not go below it.
+    `stock_kb` is the value before the first run: on a smaller node, auto does not go below it.
     """
     if option == LEAVE:
         return LEAVE, ""
+    floor, why = FLOOR_KB, "for a node of 128 GB"
     if option != AUTO:
         floor, why = int(option), "as chosen in sysctl_min_free_kbytes"
-    else:
-        size = memory.node_class(total_kb)
-        if size in by_class:
-            floor, why = by_class[size], f"for a {size} GiB node (sysctl_min_free_kbytes_{size})"
-        else:
-            floor = int(total_kb * percent_other / 100)
-            why = f"{percent_other:g} % of {memory.gib(total_kb)} GiB (sysctl_min_free_percent_other)"
-            if floor < stock_kb:
-                floor, why = stock_kb, f"the kernel's own value, above {why}"
+    elif total_kb < FULL_SIZE_KB:
+        floor, why = int(total_kb * SMALL_PERCENT / 100), f"{SMALL_PERCENT} % of {memory.gib(total_kb)} GiB"
+        if floor < stock_kb:
+            floor, why = stock_kb, f"the kernel's own value, above {why}"
     highest = total_kb * HIGHEST_FLOOR_PERCENT // 100
     if floor > highest:
         raise HostError(
@@ -244,7 +239,7 @@ def whole(name: str, value: object) -> str:
         raise HostError(f"sysctl_{name} is {text!r}, expected a whole number, auto or leave.") from error
 
 
-def desired_sysctls(settings: Mapping[str, object], floor: str, swap_policy: str, extra: Mapping[str, object]) -> dict[str, str]:
+def desired_sysctls(settings: Mapping[str, object], floor: str, swap_policy: str) -> dict[str, str]:
     """Return the values to set from the options (`vm.key: value or leave`). Raises HostError."""
     values: dict[str, str] = {}
     for key, value in {"vm.min_free_kbytes": floor, **settings}.items():
@@ -253,14 +248,6 @@ def desired_sysctls(settings: Mapping[str, object], floor: str, swap_policy: str
             word = "0" if swap_policy == "swappiness0" else LEAVE
         if word != LEAVE:
             values[key] = word
-    for key, chosen in extra.items():
-        name = str(key)
-        segments = kernel_path(name).split("/")[3:]
-        if not re.fullmatch(r"(vm|kernel|net|fs)\.[\w./:-]+", name, re.ASCII) or any(part.strip(".") == "" for part in segments):
-            raise HostError(f"sysctl_settings has the key {key!r}, expected a sysctl such as vm.compaction_proactiveness.")
-        if name in values:
-            raise HostError(f"sysctl_settings sets {name}, which has its own variable. Use {variable(name)}.")
-        values[name] = squeeze(chosen)
     ratio, background = (int(values.get(key, default)) for key, default in (("vm.dirty_ratio", 100), ("vm.dirty_background_ratio", -1)))
     if background >= ratio:
         raise HostError(f"sysctl_dirty_background_ratio is {background}, expected less than sysctl_dirty_ratio ({ratio}).")

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import MARKER, Editor, HostError, Node
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import MARKER, Editor, FileChange, HostError, Node
 from ansible_collections.gb10.cluster.plugins.module_utils._node import memory, settings
 from ansible_collections.gb10.cluster.plugins.module_utils._node.settings import LEAVE, MASKED, STARTED, STOPPED, SYSCTL_HEADER, Settings, Unit, Wanted
 
@@ -62,13 +62,17 @@ def watchdog_mismatch(device: Mapping[str, str], seconds: int) -> str:
 
 
 # --- Kho=off on the kernel command line: what GRUB has, what the running kernel has, and what the role sysctl changes.
-# The kernel's handover (KHO) of DGX OS 7.6 keeps about 9.4 GiB, see `memory.cma_problem`. The role writes the file and runs update-grub.
+# The kernel's handover (KHO) of DGX OS 7.6 keeps about 9.4 GiB, see `memory.cma_problem`.
 
 KHO_FILE = "/etc/default/grub.d/60-gb10-cluster.cfg"
+KHO_TEXT = f"""{MARKER} (role sysctl). Set sysctl_kho_off: false to remove this file.
+case " $GRUB_CMDLINE_LINUX $GRUB_CMDLINE_LINUX_DEFAULT " in
+  *" kho=off "*) ;;
+  *) GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX kho=off" ;;
+esac
+"""
 GRUB_MENU = "/boot/grub/grub.cfg"
 GRUB_PROGRAM = "/usr/sbin/update-grub"
-#: What the role does on a node that it leaves as it is.
-NO_KHO: dict[str, Any] = {"file": KHO_FILE, "menu": GRUB_MENU, "write": False, "remove": False, "stale": False, "reboot_required": False, "message": ""}
 REBOOT = "Reboot the node (playbooks/reboot.yml)"
 
 
@@ -105,7 +109,7 @@ def kho_pending(boot: Boot) -> str:
 
 
 def _refuse(boot: Boot) -> None:
-    """Refuse kho=off where it cannot work, before anything is written."""
+    """Refuse kho=off where it cannot work."""
     if boot.live:
         return
     if boot.menu is None:
@@ -125,25 +129,20 @@ def _refuse(boot: Boot) -> None:
         )
 
 
-def plan_kho(boot: Boot, wanted: bool, meminfo: Mapping[str, int], busy: bool) -> dict[str, Any]:
-    """Return what the role has to do. Raises HostError. The role's file adds nothing where another one of GRUB sets kho=off.
+def kho_message(boot: Boot, wanted: bool, meminfo: Mapping[str, int], busy: bool) -> str:
+    """Return what the running kernel shows, and whether a reboot changes it; empty on a node that has nothing to do with kho=off.
 
     :param busy: a process uses the GPU, so that MemFree does not show what an idle node has.
     """
-    if wanted:
-        _refuse(boot)
     figures = {key: meminfo.get(key, 0) for key in ("CmaFree", "CmaTotal", "MemFree")}
     shown = f"CmaFree {figures['CmaFree']} of CmaTotal {figures['CmaTotal']} kB, MemFree {memory.gib(figures['MemFree'])} GiB"
-    done = {**NO_KHO, "write": wanted and boot.menu is not None, "remove": boot.own and not wanted, "stale": wanted and boot.own and boot.menu is False}
     if wanted and boot.live:
         problem = memory.cma_problem(meminfo, boot.kernel, "kho=off")
         proof = f"kho=off is on the kernel command line, and KHO keeps no memory: {shown}{' while the GPU is in use' if busy else ''}"
-        return {**done, "message": f"{problem.found}: {problem.remedy}" if problem else proof}
+        return f"{problem.found}: {problem.remedy}" if problem else proof
     if wanted:
-        return {**done, "reboot_required": True, "message": f"kho=off is in {KHO_FILE}, and the running kernel does not have it: {shown}. {REBOOT}"}
-    if boot.live and (boot.own or boot.menu is False):
-        return {**done, "reboot_required": True, "message": f"kho=off is removed from GRUB, and the running kernel still has it. {REBOOT}"}
-    return done
+        return f"kho=off is in {KHO_FILE}, and the running kernel does not have it: {shown}. {REBOOT}"
+    return f"kho=off is removed from GRUB, and the running kernel still has it. {REBOOT}" if boot.live and (boot.own or boot.menu is False) else ""
 
 
 # --- The memory policy of a node: sysctls with their floor, swap, protection against thrashing, out-of-memory daemons, watchdog, and its cost.
@@ -184,11 +183,9 @@ class MemoryPolicy:
     def desired(self, stock_floor: int) -> tuple[dict[str, str], str]:
         """Return the sysctls to set, and the reason of the floor. `stock_floor` is the one before the first run."""
         params = self.params
-        by_size = {size: int(params[f"min_free_kbytes_{size}"]) for size in ("121", "119")}
-        total, percent = self.facts.meminfo.get("MemTotal", 0), float(params["min_free_percent_other"])
-        floor, reason = settings.choose_floor(str(params["min_free_kbytes"]), total, by_size, percent, stock_floor)
+        floor, reason = settings.choose_floor(str(params["min_free_kbytes"]), self.facts.meminfo.get("MemTotal", 0), stock_floor)
         values = {**{f"vm.{name}": params[name] for name in VM}, **settings.panic_values(str(params["reboot_on_panic"]))}
-        return settings.desired_sysctls(values, floor, params["swap_policy"], params["settings"]), reason
+        return settings.desired_sysctls(values, floor, params["swap_policy"]), reason
 
     def thrashing(self) -> tuple[dict[str, str], str]:
         """Return the value that protects against thrashing, and a phrase for the message, also on a kernel without it."""
@@ -268,11 +265,36 @@ class MemoryPolicy:
         self.settings.save(swap=None)
         return bool(devices)
 
-    def handover(self, wanted: bool) -> dict[str, Any]:
-        """Return what the role has to do for kho=off. Refuses what cannot work on this node."""
+    def check_kho(self, wanted: bool) -> Boot:
+        """Return what GRUB and the running kernel have. Refuses what cannot work on this node."""
+        boot = read_kho(self.node)
         if wanted:
             self.edit.require_own(KHO_FILE)
-        return plan_kho(read_kho(self.node), wanted, self.facts.meminfo, bool(self.facts.gpu_users))
+            _refuse(boot)
+        return boot
+
+    def set_kho(self, boot: Boot, wanted: bool) -> str:
+        """Have GRUB start the kernel with kho=off, or as before, and return what the user has to read. It adds nothing where another file sets kho=off.
+
+        A run that ended before the menu was updated is repeated: a menu without kho=off is updated again, and the file is removed after the menu.
+        """
+        if wanted and boot.menu is not None:
+            if self.edit.write(KHO_FILE, KHO_TEXT, f"{KHO_FILE} written") or not boot.menu:
+                self.edit.step("menu of GRUB updated", "update-grub")
+            if not self.edit.check_mode and not read_kho(self.node).menu:
+                raise HostError(
+                    f"{KHO_FILE} adds kho=off, and update-grub has written {GRUB_MENU} without it. Find the later file in /etc/default/grub.d that sets "
+                    "GRUB_CMDLINE_LINUX, and let it append to the old value."
+                )
+        elif boot.own and not wanted:
+            text, blank = self.node.read(KHO_FILE), f"{MARKER} (role sysctl). The next run of this role removes this file.\n"
+            self.edit.changes.file(FileChange(KHO_FILE, text, None), f"{KHO_FILE} removed")
+            if not self.edit.check_mode:
+                self.node.apply(FileChange(KHO_FILE, text, blank))
+            self.edit.step("menu of GRUB updated", "update-grub")
+            if not self.edit.check_mode:
+                self.node.apply(FileChange(KHO_FILE, blank, None))
+        return kho_message(boot, wanted, self.facts.meminfo, bool(self.facts.gpu_users))
 
     def present(self) -> dict[str, Any]:
         """Apply the policy."""
@@ -288,7 +310,7 @@ class MemoryPolicy:
         wanted = Wanted({settings.SYSCTL_DROP_IN: settings.render_sysctls(values), TTL_DROP_IN: ttl_text}, {**values, **ttl}, self.units())
         self.check(values, move)
         self.settings.check(wanted)
-        handover = self.handover(bool(self.params["kho_off"]))
+        boot = self.check_kho(bool(self.params["kho_off"]))
 
         packages = self.settings.apply(wanted)
         swap_again = False
@@ -298,13 +320,14 @@ class MemoryPolicy:
             swap_again = self.swap_back()
         if watchdog_due:
             self.set_watchdog(text)
+        kho = self.set_kho(boot, bool(self.params["kho_off"]))
 
         cost = memory.gib(memory.floor_cost_kb(facts.meminfo, facts.zones, first, then))
         watched = f"; the watchdog resets a frozen node after {self.params['watchdog_seconds']} s" if text else ""
         shown = "vm.min_free_kbytes is left as it is"
         if reason:
             shown = f"vm.min_free_kbytes {values['vm.min_free_kbytes']} ({reason}) costs {cost} GiB of MemAvailable"
-        return self.result([f"{shown}; {self.state_message(move, swap_again)}{phrase}{watched}"], handover, packages)
+        return self.result([f"{shown}; {self.state_message(move, swap_again)}{phrase}{watched}", kho], packages)
 
     def absent(self) -> dict[str, Any]:
         """Restore what was there before the first run."""
@@ -313,8 +336,8 @@ class MemoryPolicy:
         if watchdog_due:
             self.set_watchdog(text)
         self.swap_back()
-        handover = self.handover(False)
-        return self.result(["The memory settings are those from before the first run." if self.edit.changes.messages else "Nothing to restore."], handover, [])
+        kho = self.set_kho(read_kho(self.node), False)
+        return self.result(["The memory settings are those from before the first run." if self.edit.changes.messages else "Nothing to restore.", kho], [])
 
     def state_message(self, move_kb: int, swap_again: bool) -> str:
         """Return what starts on the node afterwards, and the state of swap. `move_kb`: what MemAvailable loses; `swap_again`: swap is on again by this run."""
@@ -336,9 +359,9 @@ class MemoryPolicy:
             f"older images (MemFree) up to {free:.2f}{when}; swap is {state}; {', '.join(daemons) or 'no out-of-memory daemon is installed'}"
         )
 
-    def result(self, shown: list[str], handover: Mapping[str, Any], packages: list[str]) -> dict[str, Any]:
+    def result(self, shown: list[str], packages: list[str]) -> dict[str, Any]:
         """Return the module's result."""
-        return {**self.edit.changes.result(), "packages": packages, "kho": handover, "shown": [line for line in (*shown, handover["message"]) if line]}
+        return {**self.edit.changes.result(), "packages": packages, "shown": [line for line in shown if line]}
 
     def run(self) -> dict[str, Any]:
         """Apply the state, and return the module's result. A container, whose kernel is the one of the host, is not changed."""
@@ -348,4 +371,4 @@ class MemoryPolicy:
             f"this node is a container ({self.facts.container}), where vm.* and swap belong to the host: nothing was applied, "
             "run the sysctl role on the host itself"
         )
-        return self.result([reason], NO_KHO, [])
+        return self.result([reason], [])

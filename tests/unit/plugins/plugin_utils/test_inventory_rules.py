@@ -31,11 +31,6 @@ VALUES: dict[str, tuple[list[Any], list[Any]]] = {
     "roce_mtu": ([1280, 1500, 9000, 9978], [900, 90000]),
     "sysctl_dirty_ratio": (["5", 0, 100, "leave"], [101, -1, "auto", "half", "0.5"]),
     "sysctl_min_free_kbytes": (["auto", "leave", 3145728], [0, -1, "3 GiB"]),
-    "sysctl_settings": (
-        [{}, {"vm.dirty_bytes": "1024", "vm/lowmem_reserve_ratio": "256 256 32", "vm.x": -1, "net.ipv4.tcp_congestion_control": "bbr"}],
-        [{"vm.dirty_bytes": "lots"}, {"vm.swappiness": ""}, {"dirty": 1}, {"vm.x": True}],
-    ),
-    "sysctl_min_free_percent_other": ([2.5, 6, 10], [0, 11]),
     "vllm_tp2_gpu_memory_utilization": ([0.8, 1, "0.01", None], [0, 1.01, 80, -0.5, "nan"]),
     "vllm_tp2_healthcheck": (
         [{}, {"interval": "1m30s", "retries": 5, "disable": True, "test": ["CMD", "true"]}],
@@ -103,7 +98,6 @@ KNOWN = {"component": "driver", "severity": "error", "matters": "m", "remedy": "
         ("vllm_tp2_secret_env", {"HF_TOKEN": "x y", "VLLM_API_KEY": "\u201csk\u201d"}, [("HF_TOKEN",), ("VLLM_API_KEY",)]),
         ("vllm_tp2_api_key", "   ", [()]),
         ("vllm_tp2_api_key", "$ANSIBLE_VAULT;1.1;AES256\n6133\n", [()]),
-        ("sysctl_settings", {"min_free_kbyte": 5, "vm.swappiness": 1, "net/core/somaxconn": 1}, [("min_free_kbyte",)]),
         ("vllm_tp2_api_key", "hunter2\n", [()]),
     ],
 )

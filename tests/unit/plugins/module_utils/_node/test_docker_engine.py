@@ -33,7 +33,7 @@ OLD = ["2.17.3", "1.29.2-3", None, "dev"]
 
 @pytest.mark.parametrize(("found", "enough"), [*((text, True) for text in RECENT), *((text, False) for text in OLD)])
 def test_compose_versions(found: str | None, enough: bool) -> None:
-    assert docker_engine.compose_enough(found, "2.18") is enough
+    assert docker_engine.compose_enough(found) is enough
 
 
 PACKAGES: dict[str, tuple[Engine, bool, bool, list[str], list[str]]] = {
@@ -48,7 +48,7 @@ PACKAGES: dict[str, tuple[Engine, bool, bool, list[str], list[str]]] = {
 
 @pytest.mark.parametrize(("engine", "ubuntu", "vendor", "chosen", "expected"), PACKAGES.values(), ids=PACKAGES.keys())
 def test_packages(engine: Engine, ubuntu: bool, vendor: bool, chosen: list[str], expected: list[str]) -> None:
-    assert choose_packages(engine, ubuntu, vendor, "2.18", chosen) == expected
+    assert choose_packages(engine, ubuntu, vendor, chosen) == expected
 
 
 def test_the_hard_limit_of_a_process() -> None:
@@ -76,9 +76,8 @@ RESTARTS: dict[str, tuple[bool, list[str], list[str], str, tuple[bool, bool]]] =
 
 @pytest.mark.parametrize(("pending", "serving", "others", "policy", "expected"), RESTARTS.values(), ids=RESTARTS.keys())
 def test_restart(pending: bool, serving: list[str], others: list[str], policy: str, expected: tuple[bool, bool]) -> None:
-    decision = decide_restart(pending, serving, others, policy)
-    assert (decision.required, decision.now) == expected
-    assert bool(decision.message) is expected[0]
+    now, message = decide_restart(pending, serving, others, policy)
+    assert (bool(message), now) == expected
 
 
 LIVE: dict[str, tuple[Engine, bool, list[str]]] = {
@@ -92,21 +91,22 @@ LIVE: dict[str, tuple[Engine, bool, list[str]]] = {
 
 @pytest.mark.parametrize(("engine", "due", "expected"), LIVE.values(), ids=LIVE.keys())
 def test_live(engine: Engine, due: bool, expected: list[str]) -> None:
-    problems = docker_engine.check_live(engine, -1, "2.18", due)
+    problems = docker_engine.check_live(engine, -1, due)
     assert len(problems) == len(expected)
     assert all(part in problem for part, problem in zip(expected, problems, strict=True))
 
 
 # --- daemon.json: which keys are merged, which are left, and that undo restores every byte.
 
-KEYS: dict[str, Any] = {"default-ulimits": {"memlock": {"Name": "memlock", "Hard": -1, "Soft": -1}}, "live-restore": True}
+LIMIT: dict[str, Any] = {"default-ulimits": {"memlock": {"Name": "memlock", "Hard": -1, "Soft": -1}}}
+KEYS: dict[str, Any] = {**LIMIT, "live-restore": True}
 DEFAULTS: dict[str, Any] = {"log-driver": "json-file", "log-opts": {"max-size": "50m", "max-file": "5"}}
 NVIDIA = json.dumps({"runtimes": {"nvidia": {"args": [], "path": "nvidia-container-runtime"}}}, indent=4) + "\n"
 
 
 def test_the_settings_of_the_role() -> None:
-    assert docker_engine.daemon_settings(-1, None, "json-file", {"max-size": "50m", "max-file": "5"}, "true") == (KEYS, DEFAULTS)
-    assert docker_engine.daemon_settings(None, None, "leave", {"max-size": "50m"}, "leave") == ({}, {})
+    assert docker_engine.daemon_settings(-1, None, "json-file", {"max-size": "50m", "max-file": "5"}) == (LIMIT, DEFAULTS)
+    assert docker_engine.daemon_settings(None, None, "leave", {"max-size": "50m"}) == ({}, {})
 
 
 DRIVERS: dict[str, tuple[str | None, dict[str, Any]]] = {

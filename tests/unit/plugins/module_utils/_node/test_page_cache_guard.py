@@ -75,7 +75,7 @@ def test_an_unreadable_meminfo_is_counted_and_drops_nothing(proc: Path) -> None:
 def test_as_a_process_it_leaves_a_receipt(proc: Path, stop: bool, reason: str) -> None:
     receipt = proc / "receipt.json"
     seconds = "30" if stop else "0.3"
-    options = ["--floor-kb=6000", f"--seconds={seconds}", "--interval=0.05", f"--receipt={receipt}", f"--proc={proc}"]
+    options = ["--floor-kb=6000", f"--seconds={seconds}", f"--receipt={receipt}", f"--proc={proc}"]
     command = [sys.executable, page_cache_guard.__file__, *options]
     with subprocess.Popen(command) as process:
         deadline = time.monotonic() + 20

@@ -9,7 +9,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files impo
 from ansible_collections.gb10.cluster.plugins.module_utils._node import memory, settings
 
 TOTAL_121 = int(121.69 * memory.GIB_KB)
-BY_CLASS = {"121": 3145728, "119": 3145728}
 
 CONFIGURATION = """# /etc/sysctl.d/10-a.conf
 vm.dirty_ratio = 1
@@ -56,7 +55,7 @@ FLOORS: dict[str, tuple[str, int, int, str]] = {
 
 @pytest.mark.parametrize(("option", "total", "stock", "expected"), FLOORS.values(), ids=FLOORS.keys())
 def test_floors(option: str, total: int, stock: int, expected: str) -> None:
-    assert settings.choose_floor(option, total, BY_CLASS, 2.5, stock)[0] == expected
+    assert settings.choose_floor(option, total, stock)[0] == expected
 
 
 def values(**values: str) -> dict[str, str]:
@@ -67,17 +66,13 @@ def values(**values: str) -> dict[str, str]:
 REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
     "a floor that starves": ({"option": str(20 * memory.GIB_KB)}, "more than 10 % of the .* Choose at most"),
     "background above": ({"values": values(dirty_background_ratio="5")}, "sysctl_dirty_background_ratio is 5"),
-    "not a sysctl": ({"extra": {"min_free_kbytes": 5}}, "sysctl_settings has the key 'min_free_kbytes'"),
-    "twice": ({"extra": {"vm.dirty_ratio": 5}}, "sysctl_settings sets vm.dirty_ratio.* Use sysctl_dirty_ratio"),
 }
 
 
 @pytest.mark.parametrize(("case", "message"), REFUSALS.values(), ids=REFUSALS.keys())
 def test_refusals(case: dict[str, Any], message: str) -> None:
     with pytest.raises(HostError, match=message):
-        settings.desired_sysctls(
-            case.get("values", values()), settings.choose_floor(case.get("option", "auto"), TOTAL_121, BY_CLASS, 2.5)[0], "off", case.get("extra", {})
-        )
+        settings.desired_sysctls(case.get("values", values()), settings.choose_floor(case.get("option", "auto"), TOTAL_121)[0], "off")
 
 
 ROOM: dict[str, tuple[float, float, float, str]] = {
