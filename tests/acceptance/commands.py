@@ -155,9 +155,9 @@ class Places:
         #: All that a serving group leaves on a node while it serves.
         self.all = f"/opt/gb10-cluster /etc/gb10-cluster /var/lib/gb10-cluster {self.agent}"
 
-    #: What the role docker writes: the settings of the daemon, the limits of its unit and of logins.
+    #: What the role docker writes: the settings of the daemon, the limit of its unit.
     daemon = "/etc/docker/daemon.json"
-    daemon_limits = ("/etc/systemd/system/docker.service.d/60-gb10-cluster.conf", "/etc/security/limits.d/60-gb10-cluster.conf")
+    daemon_limits = ("/etc/systemd/system/docker.service.d/60-gb10-cluster.conf",)
 
     def container(self, rank: int) -> str:
         """Return the name of a rank's container."""

@@ -24,7 +24,6 @@ def test_the_compose_plugin_is_recent(host: Any) -> None:
 def test_daemon_json_has_the_settings_and_is_valid(host: Any) -> None:
     data = json.loads(host.file("/etc/docker/daemon.json").content_string)
     assert data["default-ulimits"]["memlock"] == {"Name": "memlock", "Hard": LAB_MEMLOCK, "Soft": LAB_MEMLOCK}
-    assert data["default-ulimits"]["stack"]["Soft"] == 67108864
     assert data["log-opts"]["max-file"] == "5"
     assert host.run("dockerd --validate --config-file /etc/docker/daemon.json").rc == 0
 
@@ -34,10 +33,6 @@ def test_the_running_daemon_has_the_limit(host: Any) -> None:
     line = next(line for line in host.file(f"/proc/{pid}/limits").content_string.splitlines() if line.startswith("Max locked memory"))
     assert line.split()[3:5] == [str(LAB_MEMLOCK)] * 2
     assert host.check_output("systemctl show docker.service -p LimitMEMLOCK --value") == str(LAB_MEMLOCK)
-
-
-def test_login_sessions_have_the_limit(host: Any) -> None:
-    assert "root hard memlock 8192" in host.file("/etc/security/limits.d/60-gb10-cluster.conf").content_string
 
 
 def test_the_record_is_readable_only_by_root(host: Any) -> None:

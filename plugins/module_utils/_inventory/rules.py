@@ -112,7 +112,7 @@ RULES: dict[str, Rule] = {
     "gb10_model_store": _STORE,
     **dict.fromkeys(("docker_log_max_size", "vllm_tp2_log_max_size"), _SIZE),
     **dict.fromkeys(("docker_log_max_file", "vllm_tp2_log_max_file"), _whole(1)),
-    **dict.fromkeys(("docker_memlock", "docker_stack"), _LIMIT),
+    "docker_memlock": _LIMIT,
     **dict.fromkeys(("image_reference", "weights_download_image"), _IMAGE),
     **dict.fromkeys(("image_port", "weights_port"), _PORT_OR_ANY),
     "preflight_ignore": _words("the ID of a check of roles/preflight/README.md, such as clock_skew", IDS),

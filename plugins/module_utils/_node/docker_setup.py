@@ -1,26 +1,196 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE. Bring the Docker Engine of a node to its desired state, or restore what the first run found."""
+"""PRIVATE. Bring the Docker Engine of a node to its desired state, or restore what the first run found.
+
+Limits are bytes, -1 is unlimited.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
+from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Editor, FileChange
-from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api
-from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_engine as engines
+from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api, parse
 from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_api import DockerError
-from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_engine import DAEMON_JSON, DROP_IN, LIMITS, MARKER, Engine
+from ansible_collections.gb10.cluster.plugins.module_utils._node.parse import UNLIMITED
 from ansible_collections.gb10.cluster.plugins.module_utils._node.settings import ENABLED, Settings
 
 UNIT = "docker.service"
 AGENT = "/usr/local/sbin/gb10"
 START_SECONDS = 120  # in which a daemon answers
 PROPERTIES = "LoadState,ActiveState,MainPID,InvocationID"
+MARKER = "# Managed by gb10.cluster (role docker)"
+HEADER = f"{MARKER}. Set docker_state: absent to remove this file."
+DROP_IN = "/etc/systemd/system/docker.service.d/60-gb10-cluster.conf"
+SERVING_LABEL = "gb10.cluster.group"  # of the containers of a serving group, which prevent a restart of the daemon
+COMPOSE_MINIMUM = "2.18"  # the oldest supported version of the compose plugin
+CDI_UNITS = ("nvidia-cdi-refresh.path", "nvidia-cdi-refresh.service")
+
+_SUFFIXES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+class Engine(NamedTuple):
+    """The engine of a node. `pid` is 0 if it does not run, `memlock` the hard limit of the running daemon, `flags` its command line.
+
+    `version` is None if it does not answer; `error` is then the reason.
+    """
+
+    unit: bool
+    active: bool
+    pid: int
+    invocation: str
+    flags: tuple[str, ...]
+    memlock: int | None
+    version: str | None
+    compose: str | None
+    error: str = ""
+
+
+def parse_limit(text: object) -> int | None:
+    """Return docker_memlock in bytes (-1: unlimited, None: leave) from `unlimited`, `8388608`, `64m` or `leave`. Raises DockerError."""
+    word = str(text).strip().lower()
+    if word == "leave":
+        return None
+    if word in ("unlimited", "infinity", "-1"):
+        return UNLIMITED
+    match = re.fullmatch(r"(\d+)\s*([kmgt]?)(?:i?b)?", word)
+    if not match or int(match.group(1)) == 0:
+        raise DockerError(f"docker_memlock is {str(text)!r}, expected unlimited, a number of bytes (8388608), a size (64m), or leave.")
+    return int(match.group(1)) * _SUFFIXES[match.group(2)]
+
+
+def format_limit(value: int) -> str:
+    """Return a limit for a message."""
+    return "unlimited" if value == UNLIMITED else f"{value} bytes"
+
+
+def version_tuple(text: str | None) -> tuple[int, ...]:
+    """Return the leading numbers of a version: `v2.26.1-4` is (2, 26, 1); without a number ()."""
+    match = re.match(r"\s*(?:Docker Compose version )?v?(\d+(?:\.\d+)*)", text or "")
+    return tuple(int(part) for part in match.group(1).split(".")) if match else ()
+
+
+def compose_enough(found: str | None) -> bool:
+    """Return whether a version of the compose plugin is at least the minimum."""
+    return bool(version_tuple(found)) and version_tuple(found) >= version_tuple(COMPOSE_MINIMUM)
+
+
+def choose_packages(engine: Engine, ubuntu: bool, vendor: bool, chosen: Sequence[str] = ()) -> list[str]:
+    """Return the packages to install where the engine or a recent compose plugin is missing. An installed engine is never replaced.
+
+    :param vendor: the engine is docker-ce.
+    :param chosen: the user's list, which has priority.
+    """
+    packages: list[str] = []
+    if not engine.unit and engine.version is None:
+        packages += ["docker.io"] if ubuntu else ["docker.io", "docker-cli"]
+    if not compose_enough(engine.compose):
+        packages.append("docker-compose-plugin" if vendor else "docker-compose-v2" if ubuntu else "docker-compose")
+    return list(chosen) if packages and chosen else packages
+
+
+def render_drop_in(memlock: int) -> str:
+    """Return the systemd drop-in of docker.service."""
+    return f"{HEADER}\n[Service]\nLimitMEMLOCK={'infinity' if memlock == UNLIMITED else memlock}\n"
+
+
+def decide_restart(pending: bool, serving: Sequence[str], others: Sequence[str], policy: str) -> tuple[bool, str]:
+    """Return whether the daemon restarts now for settings that take effect at its next start (`pending`), and else what the user has to do for it.
+
+    `serving` and `others` are the running containers. `idle` can wait: Compose gives the same settings to each serving container.
+    """
+    if not pending or (policy == "idle" and (serving or others)):
+        return False, ""
+    if policy == "never":
+        return False, "Settings of the Docker daemon take effect at its next start, and docker_restart is never. Restart it when it suits you."
+    if serving:
+        return False, f"The Docker daemon must be restarted, and {', '.join(serving)} is serving. Run playbooks/stop.yml, then --tags docker again."
+    return True, ""
+
+
+def check_live(engine: Engine, memlock: int | None, pending: bool) -> list[str]:
+    """Return what differs from the desired state on the running system, one text each. Limits are not compared while a restart is `pending`."""
+    problems: list[str] = []
+    if engine.version is None:
+        problems.append(f"No Docker Engine answers on this node ({engine.error or 'docker.service is not running'}). See `journalctl -u docker -n 50`.")
+    if not compose_enough(engine.compose):
+        problems.append(f"The compose plugin is {engine.compose or 'missing'}, expected {COMPOSE_MINIMUM} or later. Name its package in docker_packages.")
+    if engine.pid and not pending and memlock is not None and engine.memlock not in (None, memlock):
+        problems.append(
+            f"The running Docker daemon (pid {engine.pid}) may lock {format_limit(engine.memlock or 0)}, expected {format_limit(memlock)} from {DROP_IN}. "
+            "Run `systemctl restart docker`. If that does not help, another drop-in wins, see `systemctl cat docker`."
+        )
+    return problems
+
+
+# --- Docker's daemon.json as text: merge a few keys, and give the earlier file back while the merged one is unchanged.
+# A text is the whole file, None if there is no file. The record of a merge is JSON: `{"original": text or None, "ours": text}`.
+# If others change the file, their version is the new original.
+
+DAEMON_JSON = "/etc/docker/daemon.json"
+ROTATING_DRIVERS = ("json-file", "local")
+
+
+class Merge(NamedTuple):
+    """The text to write (None: no file), the record to keep, the keys that change, and whether the file is left as others have changed it."""
+
+    text: str | None
+    record: dict[str, Any]
+    keys: list[str]
+    left: bool = False
+
+
+def parse_daemon_json(text: str | None) -> dict[str, Any]:
+    """Return the content of the file; empty if it is absent or empty. Raises DockerError."""
+    try:
+        data = loads(text) if text and text.strip() else {}
+    except ValueError as error:
+        raise DockerError(f"{DAEMON_JSON} is not valid JSON ({error}), so the Docker daemon cannot start with it. Correct it, then run again.") from error
+    for key in ("", "default-ulimits", "log-opts"):
+        value = data if not key else data.get(key, {})
+        if not isinstance(value, dict):
+            raise DockerError(f"{DAEMON_JSON}: {key or 'the content'} is a {type(value).__name__}, expected a JSON object. Correct it, then run again.")
+    return data
+
+
+def merge_daemon_json(text: str | None, keys: Mapping[str, Any], defaults: Mapping[str, Any], record: Mapping[str, Any]) -> Merge:
+    """Return the file with `keys`, and with those `defaults` that the user has not set; all others stay. Raises DockerError.
+
+    Limits and log options are merged one by one. log-opts are for the driver of `defaults`, or one that rotates too. Without both this is the undo.
+    """
+    now = parse_daemon_json(text)
+    base_text = record["original"] if record and now == parse_daemon_json(record.get("ours")) else text
+    base = parse_daemon_json(base_text)
+    data = {**defaults, **base, **keys}
+    for key, merged in (
+        ("default-ulimits", {**base.get("default-ulimits", {}), **keys.get("default-ulimits", {})}),
+        ("log-opts", {**(defaults.get("log-opts", {}) if data.get("log-driver") in ROTATING_DRIVERS else {}), **base.get("log-opts", {})}),
+    ):
+        if merged or key in base:
+            data[key] = merged
+        else:
+            data.pop(key, None)
+    after = base_text if data == base else text if data == now else json.dumps(data, indent=4, ensure_ascii=False) + "\n"
+    changed = sorted(key for key in {*now, *data} if now.get(key) != data.get(key))
+    left = bool(record) and data == base and base_text == text != record["original"]
+    return Merge(after, {"original": base_text, "ours": after} if data != base else {}, changed, left)
+
+
+def daemon_settings(memlock: int | None, log_driver: str, log_opts: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the keys to set, and the defaults of those that the user may have set."""
+    limits = {} if memlock is None else {"memlock": {"Name": "memlock", "Hard": memlock, "Soft": memlock}}
+    defaults = {"log-driver": log_driver, "log-opts": {key: str(value) for key, value in log_opts.items()}}
+    return {"default-ulimits": limits} if limits else {}, defaults if log_driver != "leave" else {}
+
+
+# --- The engine of a node.
 
 
 class Setup:
@@ -60,7 +230,7 @@ class Setup:
             pid=pid,
             invocation=shown.get("InvocationID", ""),
             flags=tuple(filter(None, words[1:])),
-            memlock=engines.hard_memlock(self.node.read(f"/proc/{pid}/limits")) if pid else None,
+            memlock=parse.hard_memlock(self.node.read(f"/proc/{pid}/limits")) if pid else None,
             version=version,
             compose=self.output("docker", "compose", "version", "--short") or None,
             error=error,
@@ -72,14 +242,14 @@ class Setup:
         others: list[str] = []
         for container in docker_api.list_containers([], self.socket, stopped=False) if self.engine.version else []:
             name = str((container.get("Names") or ["/" + str(container.get("Id", ""))[:12]])[0]).lstrip("/")
-            (serving if engines.SERVING_LABEL in (container.get("Labels") or {}) else others).append(name)
+            (serving if SERVING_LABEL in (container.get("Labels") or {}) else others).append(name)
         return serving, others
 
     def missing_packages(self) -> list[str]:
         """Return the packages to install."""
         ubuntu = "ID=ubuntu" in (self.node.read("/etc/os-release") or "").split()
         vendor = self.output("dpkg-query", "--show", "--showformat=${db:Status-Abbrev}", "docker-ce").startswith("ii")
-        return engines.choose_packages(self.engine, ubuntu, vendor, self.params["packages"])
+        return choose_packages(self.engine, ubuntu, vendor, self.params["packages"])
 
     def check_before(self) -> None:
         """Refuse what cannot work, before anything is changed."""
@@ -89,8 +259,7 @@ class Setup:
                 f"A Docker Engine {engine.version} answers without a docker.service in systemd, such as Podman's or that of a snap. Remove it, then run again: "
                 "the role installs a package that has the unit."
             )
-        for path in (DROP_IN, LIMITS):
-            self.edit.require_own(path)
+        self.edit.require_own(DROP_IN)
 
     def validate(self, text: str) -> None:
         """Have dockerd check the merged file, with the options of its command line, before it is used. Engines before 23.0 have no such check."""
@@ -106,11 +275,10 @@ class Setup:
                 f"dockerd refuses the merged {DAEMON_JSON} ({last}). Nothing was changed. Correct that key in the file, or that option of the unit."
             )
 
-    def merged(self, memlock: int | None) -> engines.Merge:
+    def merged(self, memlock: int | None) -> Merge:
         """Return the merged daemon.json."""
-        params, stack = self.params, engines.parse_limit(self.params["stack"], "docker_stack")
-        keys, defaults = engines.daemon_settings(memlock, stack, params["log_driver"], params["log_opts"])
-        return engines.merge_daemon_json(self.node.read(DAEMON_JSON), keys, defaults, self.record.get("daemon", {}))
+        keys, defaults = daemon_settings(memlock, self.params["log_driver"], self.params["log_opts"])
+        return merge_daemon_json(self.node.read(DAEMON_JSON), keys, defaults, self.record.get("daemon", {}))
 
     def decide(self, changed: bool) -> tuple[bool, bool, str]:
         """Return whether settings wait for the next start of this daemon, whether it restarts now, and what the user has to do else.
@@ -119,9 +287,9 @@ class Setup:
         """
         engine = self.engine
         pending = engine.active and (changed or self.record.get("pending", {}).get("invocation") == engine.invocation)
-        return pending, *engines.decide_restart(pending and engine.version is not None, self.serving, self.others, self.params["restart"])
+        return pending, *decide_restart(pending and engine.version is not None, self.serving, self.others, self.params["restart"])
 
-    def write_daemon_json(self, merged: engines.Merge) -> None:
+    def write_daemon_json(self, merged: Merge) -> None:
         """Write the merged file."""
         self.edit.write(DAEMON_JSON, merged.text, f"{', '.join(merged.keys) or 'the text'} of {DAEMON_JSON}")
 
@@ -149,7 +317,7 @@ class Setup:
 
     def present(self) -> dict[str, Any]:
         """Apply all settings."""
-        memlock = engines.parse_limit(self.params["memlock"], "docker_memlock")
+        memlock = parse_limit(self.params["memlock"])
         self.check_before()
         packages, engine = self.missing_packages(), self.engine
         if packages and not self.edit.check_mode:
@@ -158,25 +326,24 @@ class Setup:
             return self.result([], packages)
         merged = self.merged(memlock)
         before = self.node.read(DAEMON_JSON)
-        files = {DROP_IN: None, LIMITS: None} if memlock is None else {DROP_IN: engines.render_drop_in(memlock), LIMITS: engines.render_limits(memlock)}
+        drop_in = None if memlock is None else render_drop_in(memlock)
         if merged.text not in (None, before) and not self.edit.check_mode:
             self.validate(str(merged.text))
-        pending, restart, message = self.decide(merged.text != before or files[DROP_IN] != self.node.read(DROP_IN))
+        pending, restart, message = self.decide(merged.text != before or drop_in != self.node.read(DROP_IN))
         self.settings.save(
             daemon=merged.record,
             pending={"invocation": engine.invocation} if pending else {},
         )
         self.write_daemon_json(merged)
-        for path, text in files.items():
-            self.edit.write(path, text, f"memlock in {path}")
+        self.edit.write(DROP_IN, drop_in, f"memlock in {DROP_IN}")
         if restart or not engine.active:
             self.start("restart" if restart else "start")
             pending = False
         if not packages:
-            self.settings.set_units(dict.fromkeys((UNIT, *(engines.CDI_UNITS if self.params["cdi_refresh"] else ())), ENABLED))
+            self.settings.set_units(dict.fromkeys((UNIT, *(CDI_UNITS if self.params["cdi_refresh"] else ())), ENABLED))
         if not self.edit.check_mode or not (self.edit.changes.messages or packages):
             self.engine = self.read_engine()
-            problems = engines.check_live(self.engine, memlock, pending)
+            problems = check_live(self.engine, memlock, pending)
             if problems:
                 raise DockerError(" ".join(problems))
         if not pending:
@@ -186,14 +353,13 @@ class Setup:
     def absent(self) -> dict[str, Any]:
         """Restore what the first run found."""
         before = self.node.read(DAEMON_JSON)
-        merged, left = engines.merge_daemon_json(before, {}, {}, self.record.get("daemon", {})), []
+        merged, left = merge_daemon_json(before, {}, {}, self.record.get("daemon", {})), []
         if merged.left:
             left.append(f"{DAEMON_JSON} was changed since the first run, so it stays")
         pending, restart, message = self.decide(merged.text != before or MARKER in (self.node.read(DROP_IN) or ""))
         self.write_daemon_json(merged)
-        for path in (DROP_IN, LIMITS):
-            if not self.edit.remove_own(path) and self.node.exists(path):
-                left.append(f"{path} is not managed by gb10.cluster, so it stays")
+        if not self.edit.remove_own(DROP_IN) and self.node.exists(DROP_IN):
+            left.append(f"{DROP_IN} is not managed by gb10.cluster, so it stays")
         self.edit.remove_empty_folder(os.path.dirname(DROP_IN))
         if pending and self.serving:
             left.append(f"{', '.join(self.serving)} serves and goes on; the daemon has its settings of before from its next start on")

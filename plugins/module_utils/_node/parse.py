@@ -15,10 +15,10 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
 from ansible_collections.gb10.cluster.plugins.module_utils._node import gpu
-from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_engine import UNLIMITED, hard_memlock
 
 Record = dict[str, Any]
 
+UNLIMITED = -1
 CX7 = "ConnectX-7"
 # PCIe host bridges of a GB10, as lspci names them (GB10 GEN5 X4 PCIe host, GB10 GEN4 X1 PCIe host).
 GB10_BRIDGES = ("0x10de:0x22ce", "0x10de:0x22d0")
@@ -209,6 +209,12 @@ def listening_sockets(text: str | None) -> list[Record]:
 def container_of(cgroup: str, ids: Mapping[str, str]) -> str:
     """Return the name of the container of a /proc/PID/cgroup; empty if there is none."""
     return next((ids[each] for each in re.findall(r"[0-9a-f]{64}", cgroup) if each in ids), "")
+
+
+def hard_memlock(text: str | None) -> int | None:
+    """Return the hard limit of locked memory in a /proc/<pid>/limits."""
+    match = re.search(r"(?m)^Max locked memory +\S+ +(\d+|unlimited)", text or "")
+    return None if match is None else UNLIMITED if match.group(1) == "unlimited" else int(match.group(1))
 
 
 def memlock(text: str | None, status: str | None) -> Record:
