@@ -104,7 +104,7 @@ ROLES: dict[str, Callable[[Editor, str, Mapping[str, Any]], dict[str, Any]]] = {
 }
 #: Variables that are not text, for values of the command line (`-e docker_packages=docker-ce`), which are.
 TYPES: dict[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(("classes", "installed", "mounts", "packages"), check_type_list),
+    **dict.fromkeys(("installed", "mounts", "packages"), check_type_list),
     **dict.fromkeys(("load_kb", "restore_after", "steady_kb"), check_type_int),
 }
 

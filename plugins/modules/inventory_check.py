@@ -34,8 +34,8 @@ options:
     description:
       - Tags of the stages of this run that need all hosts of a serving group.
       - If C(--tags) and C(--skip-tags) select one of them, a run with a part of a serving group (C(--limit)) fails here.
-      - If it has C(image), the folder of C(image.build) with its Dockerfile and the mods on the controller must exist, unless C(image_distribution) is
-        V(send). C(image_build_context) replaces the folder.
+      - If it has C(image), the folder of C(image.build) with its Dockerfile and the mods on the controller must exist.
+        C(image_build_context) replaces the folder.
     type: list
     elements: str
     default: []

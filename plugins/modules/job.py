@@ -177,16 +177,6 @@ options:
       - Processes of C(rsync).
     type: int
     default: 4
-  owner:
-    description:
-      - User id that fetched files belong to, V(-1) for the owner of their folder.
-    type: int
-    default: -1
-  group:
-    description:
-      - Group id that fetched files belong to, V(-1) for the group of their folder.
-    type: int
-    default: -1
   step:
     description:
       - Internal. The action plugin sets it.
@@ -455,10 +445,9 @@ def start_fetch(job: Job, params: Mapping[str, Any]) -> None:
     staging, above = model_folder.staging_path(place), os.stat(model_folder.nearest(place))
     with model_folder.opened(staging, create=True) as here:
         os.fchmod(here, 0o700)
-    owner = ":".join(str(given if given >= 0 else found) for given, found in ((params["owner"], above.st_uid), (params["group"], above.st_gid)))
     parts = transfer.shares({name: int(size) for name, size in params["fetch"].items()}, params["streams"])
     transfer.prepare(job.folder, transfer.client_files(job.folder, parts, params["provider"], params["fabric"]))
-    script = transfer.client_script(job.folder, staging, place, owner, len(parts), len(rails))
+    script = transfer.client_script(job.folder, staging, place, f"{above.st_uid}:{above.st_gid}", len(parts), len(rails))
     sandbox = transfer.sandbox(job.folder, writes=[os.path.dirname(staging)], capabilities=transfer.CLIENT_CAPABILITIES)
     job.start(script, params["max_seconds"], "fetch files on the fabric", sandbox)
 
@@ -617,8 +606,6 @@ def main() -> None:
             "keys": {"type": "list", "elements": "str", "default": [], "no_log": False},
             "fabric": {"type": "list", "elements": "str", "default": []},
             "streams": {"type": "int", "default": 4},
-            "owner": {"type": "int", "default": -1},
-            "group": {"type": "int", "default": -1},
             "step": {"type": "str", "choices": ["start", "status"], "default": "start"},
         },
         required_if=[("work", work, ["max_seconds", *(["path"] if work != "pull" else [])]) for work in UNITS],

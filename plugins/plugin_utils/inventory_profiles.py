@@ -141,7 +141,7 @@ class ProfileChecks:
         if not boolean(values.get("vllm_tp2_weights_writable") or False, strict=False):
             for text in writable_weights(profile, str(store)):
                 self._add_profile_fault(host, text)
-        if self.image and values.get("image_distribution") != "send" and not values.get("image_build_context"):
+        if self.image and not values.get("image_build_context"):
             for key, text in image_folders.faults(profile["image"], value_of(values, "gb10_profiles_directory")):
                 self._add_to_profile(host, name, key, f"profile {name}: {key} {text}")
         self._adjusted(host, profile, size)

@@ -21,7 +21,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._core.redact import h
 from ansible_collections.gb10.cluster.plugins.module_utils._core.text import did_you_mean
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import BUILD_ARGUMENT, KINDS, Found, is_list, is_secret, shown, type_faults
 from ansible_collections.gb10.cluster.plugins.module_utils._node import images
-from ansible_collections.gb10.cluster.plugins.module_utils._node.readahead import CLASSES, HIGHEST_KB
+from ansible_collections.gb10.cluster.plugins.module_utils._node.readahead import HIGHEST_KB
 from ansible_collections.gb10.cluster.plugins.module_utils._node.settings import HIGHEST_FLOOR_PERCENT
 from ansible_collections.gb10.cluster.plugins.module_utils._node.tuning import LEAST_SECONDS, MOST_SECONDS, PANIC_MOST_SECONDS
 
@@ -116,7 +116,6 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("image_reference", "weights_download_image"), _IMAGE),
     **dict.fromkeys(("image_port", "weights_port"), _PORT_OR_ANY),
     "preflight_ignore": _words("the ID of a check of roles/preflight/README.md, such as clock_skew", IDS),
-    "readahead_classes": _words("a class", CLASSES),
     **dict.fromkeys(("readahead_load_kb", "readahead_steady_kb"), _PAGES),
     "readahead_restore_after": _number("60 seconds or more", 60),
     # roce
@@ -150,7 +149,6 @@ RULES: dict[str, Rule] = {
     "vllm_tp2_wait_available": _number("a share of the memory, from 0 to 1, such as 0.7", 0, 1),
     # weights
     "weights_hf_endpoint": Rule("a URL without a user, a password and a key, such as https://hub.example.org", _is_endpoint),
-    **dict.fromkeys(("weights_owner", "weights_owner_group"), _number("a numeric id, as `id -u NAME` prints it, or -1", -1)),
     "weights_path": _pattern("the absolute path of the model's folder, such as /srv/models/deepseek-ai/DeepSeek-V4-Flash", _BELOW_ROOT),
 }
 

@@ -103,21 +103,20 @@ def _too_small(hosts: Sequence[str], infos: Sequence[Mapping[str, Any]], obtain:
 def plan(
     hosts: Sequence[str],
     infos: Sequence[Mapping[str, Any]],
-    distribution: str = "auto",
     source: str = "auto",
     pull: bool = True,
     digest: str = "",
     build: str = "",
     loaded: bool = False,
     size_gib: float | None = None,
+    obtained: bool = False,
 ) -> dict[str, Any]:
-    """Return what has to be done until all ranks have the required image.
+    """Return what has to be done until all ranks have the required image: the first rank that has it sends it, else the head pulls or builds it.
 
-    :param distribution: ``auto`` (the first rank that has it sends it, else the head pulls or builds it), ``pull`` (each rank by itself), ``send``
-        (never ask a registry or build).
     :param pull: whether a registry has it; ``digest`` pins it; ``build`` is the hash of the build, empty when nothing can be built.
     :param loaded: whether an image without the label of a build is accepted in place of a build.
     :param size_gib: the published size of the image; it must be free where the image is pulled or built.
+    :param obtained: whether that has been done, so that it is not done again.
     :returns: ``source``, ``source_rank``, ``reference``, ``obtain`` (by rank: ``pull``, ``build`` or ""), ``send`` (by rank why it receives the image,
         or ""; if the source obtains the image first, an estimate: plan again after that), ``equal``, ``fingerprint`` (of the source's image),
         ``complaint`` (why nothing can be done), ``why`` (sentences).
@@ -135,14 +134,9 @@ def plan(
         "source": hosts[rank], "source_rank": rank, "obtain": [""] * len(hosts), "send": [""] * len(hosts), "equal": False, "complaint": "", "why": [],
         "fingerprint": "", "reference": reference,
     }  # fmt: skip
-    if distribution == "pull":
-        lacking = [index for index in ranks if not good[index] or (good[rank] and not same(infos[index], base))]
-        if lacking and not pull:
-            out["complaint"] = f"image_distribution is pull, but according to the profile no registry has {reference}: set it to auto"
-        out["obtain"] = ["pull" if index in lacking and pull else "" for index in ranks]
-    elif not good[rank]:
-        if distribution == "send":
-            out["complaint"] = f"no rank has the required {reference}, and image_distribution is send: load it on {hosts[rank]} (docker load), or set auto"
+    if not good[rank]:
+        if obtained:
+            out["complaint"] = f"{hosts[rank]} has pulled or built {reference}, and it is not the required image: check image.digest of the profile"
         elif build or pull:
             out["obtain"][rank] = "build" if build else "pull"
             # A rank that has what is pulled keeps it. Two builds are never the same image.

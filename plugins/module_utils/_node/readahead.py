@@ -9,13 +9,12 @@ its own device, so all devices of a chain are set: the mapper, the array, the di
 
 from __future__ import annotations
 
-import fnmatch
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import MARKER, Editor, HostError
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import MARKER, Editor
 from ansible_collections.gb10.cluster.plugins.module_utils._node import memory, page_cache_guard
 from ansible_collections.gb10.cluster.plugins.module_utils._node.settings import Settings, Wanted
 
@@ -24,21 +23,14 @@ HEADER = f"{MARKER} (role readahead). Set readahead_state: absent to remove this
 RESTORE_UNIT = "gb10-readahead-restore"
 GUARD_UNIT = "gb10-page-cache-guard"
 GUARD_RECEIPT = "/var/lib/gb10-cluster/page-cache-guard.json"
-CLASSES = {"nvme": "nvme[0-9]*n[0-9]*", "sd": "sd*[!0-9]", "virtio": "vd*[!0-9]", "md": "md*", "dm": "dm-*"}  # patterns of udev
 HIGHEST_KB = 65536
 _PLAN = ("load_kb", "steady_kb", "restore_after", "guard", "guard_floor_gib")
 
 
-def of_classes(device: str, classes: Sequence[str]) -> bool:
-    """Return whether one of the classes has this device."""
-    return any(fnmatch.fnmatchcase(device, CLASSES[name]) for name in classes)
-
-
-def render_rule(devices: Sequence[str], classes: Sequence[str], kb: int) -> str:
-    """Return the udev rule: by class where a class covers a device, else by kernel name."""
+def render_rule(devices: Sequence[str], kb: int) -> str:
+    """Return the udev rule, by kernel name."""
     head = 'ACTION=="add|change", SUBSYSTEM=="block", ENV{DEVTYPE}=="disk"'
-    names = [*(CLASSES[name] for name in classes), *(device for device in devices if not of_classes(device, classes))]
-    return "\n".join([HEADER, *(f'{head}, KERNEL=="{name}", ATTR{{queue/read_ahead_kb}}="{kb}"' for name in names)]) + "\n"
+    return "\n".join([HEADER, *(f'{head}, KERNEL=="{name}", ATTR{{queue/read_ahead_kb}}="{kb}"' for name in devices)]) + "\n"
 
 
 def sysfs_path(device: str) -> str:
@@ -114,15 +106,6 @@ class Readahead:
             self.notes.append(f"{path} is on {kind} ({source.strip()}), which does not have a read-ahead of its own")
         return found
 
-    def devices(self, classes: Sequence[str], mounts: Sequence[str]) -> list[str]:
-        """Return the devices of classes and paths, sorted."""
-        wanted = [name for name in self.node.listdir("/sys/block") if of_classes(name, classes) and self.read_kb(name) is not None]
-        wanted += [name for path in mounts for name in self.of_path(path)]
-        if not wanted:
-            options = ", ".join([*classes, *mounts]) or "an empty list"
-            raise HostError(f"No block device with a read-ahead matches {options}. Set readahead_classes or readahead_mounts to those of the model store.")
-        return sorted(set(wanted))
-
     def write_live(self, values: Mapping[str, int]) -> None:
         """Write the live read-ahead of the devices that still exist."""
         wanted = {sysfs_path(name): str(kb) for name, kb in sorted(values.items())}
@@ -141,11 +124,11 @@ class Readahead:
 
     def present(self, settings: Mapping[str, Any]) -> None:
         """Set the steady phase and keep the plan. A load phase that runs ends with these values."""
-        devices = self.devices(settings["classes"], settings["mounts"])
+        devices = sorted({name for path in settings["mounts"] for name in self.of_path(path)})
         values = {sysfs_path(name): str(int(settings["steady_kb"])) for name in devices}
         if self.active(f"{RESTORE_UNIT}.timer"):
             values = self.settings.live(values)
-        wanted = Wanted({RULE: render_rule(devices, settings["classes"], int(settings["steady_kb"]))}, values)
+        wanted = Wanted({RULE: render_rule(devices, int(settings["steady_kb"])) if devices else None}, values)
         self.settings.check(wanted)
         self.settings.save(plan={"devices": devices, **{key: settings[key] for key in _PLAN}})
         self.settings.apply(wanted)

@@ -24,7 +24,6 @@ VALUES: dict[str, tuple[list[Any], list[Any]]] = {
     "docker_memlock": (["unlimited", "leave", "64m", "8388608", 8388608, -1, "64 MiB", "Unlimited"], ["none", 0, "-2", "64x", ""]),
     "image_port": ([0, 1, 65535], [-1, 65536]),
     "preflight_ignore": ([[], ["arch", "gb10"]], [["arhc"]]),
-    "readahead_classes": ([["nvme", "dm"], []], [["nvm"]]),
     "readahead_load_kb": ([0, 8, "512", 65536], [-1, 6, 65537, 65540]),
     "roce_addresses": ([["192.168.200.11/24", "10.0.0.1/31"]], [["192.168.200.11"], ["192.168.200.0/24"], ["x/24"], ["192.168.200.11/33"]]),
     "roce_confirm_seconds": ([15, 300], [14, 0, -120]),
@@ -41,7 +40,6 @@ VALUES: dict[str, tuple[list[Any], list[Any]]] = {
     "vllm_tp2_stack": ([67108864, -1], [0, -2]),
     "vllm_tp2_wait_available": ([0, 0.15, 1], [-0.1, 1.1, 70]),
     "weights_hf_endpoint": (["", "https://hub.example.org"], ["hub.example.org"]),
-    "weights_owner": ([-1, 0, 1000], [-2]),
 }
 
 
@@ -63,7 +61,6 @@ def test_ranges_and_patterns(name: str) -> None:
     [
         ("vllm_tp2_gpu_memory_utilization", "0,8", "expected a number: a share of the memory, above 0"),
         ("preflight_ignore", ["gb-10"], "expected the ID of a check of roles"),
-        ("weights_owner", "nvidia", "a numeric id, as `id -u NAME` prints it"),
         ("vllm_tp2_extra_env", {"NODE_RANK": "1"}, "NODE_RANK is set for each rank by the collection"),
         ("vllm_tp2_secret_env", {"HF_TOKEN": "$HF_TOKEN"}, "HF_TOKEN is the name of a shell variable, which is not expanded here"),
         ("vllm_tp2_api_key", "${API_KEY}", "is the name of a shell variable"),
@@ -86,7 +83,7 @@ KNOWN = {"component": "driver", "severity": "error", "matters": "m", "remedy": "
         (PROMPTS, [{"prompt": "a"}, {"prompt": "b", "expect": None, "chat": False, "max_tokens": "32", "body": {"seed": 1}}], []),
         (PROMPTS, [{"promt": "a"}], [(0, "promt"), (0,)]),
         (PROMPTS, [{"prompt": "a", "max_tokens": "many"}, {"prompt": "b", "body": "x"}], [(0, "max_tokens"), (1, "body")]),
-        ("readahead_classes", [None, "a"], [(0,), (1,)]),
+        ("preflight_ignore", [None, "a"], [(0,), (1,)]),
         ("image_port", "x", [()]),
         (VERSIONS, [{**KNOWN, "match": "590", "unless": ["x"]}, {**KNOWN, "below": "7.0", "line": "7"}], []),
         ("vllm_tp2_extra_env", {"A": "1", "_b": 2, "C": True, "D": None, "E": "", "F": "it's", "NCCL_IB_GID_INDEX": 0}, []),

@@ -79,9 +79,6 @@ def test_source_is_the_rank_with_the_image_or_the_chosen_one() -> None:
     ("hosts", "infos", "options", "obtain", "receive"),
     [
         (HOSTS, [none(), none()], {}, ["pull", ""], [False, True]),
-        (HOSTS, [none(), none()], {"distribution": "pull"}, ["pull", "pull"], [False, False]),
-        (HOSTS, [image(), none()], {"distribution": "pull"}, ["", "pull"], [False, False]),
-        (HOSTS, [image(), image(BASE, OTHER)], {"distribution": "pull"}, ["", "pull"], [False, False]),
         (HOSTS, [none(), none()], {"pull": False, "build": "abc"}, ["build", ""], [False, True]),
         (HOSTS, [image(build="old"), image(build="old")], {"pull": False, "build": "abc"}, ["build", ""], [False, True]),
         (HOSTS, [image(build="abc"), none()], {"pull": False, "build": "abc"}, ["", ""], [False, True]),
@@ -93,7 +90,7 @@ def test_source_is_the_rank_with_the_image_or_the_chosen_one() -> None:
         ([*HOSTS, "spark-3"], [none(), none(), none()], {}, ["pull", "", ""], [False, True, True]),
     ],
     ids=[
-        "auto", "each", "the-other", "moved-tag", "build", "changed-context", "built", "no-two-builds-are-equal", "another-digest",
+        "auto", "build", "changed-context", "built", "no-two-builds-are-equal", "another-digest",
         "loaded-copy-of-the-digest", "keeps-the-digest", "chosen-rank", "three",
     ],
 )  # fmt: skip
@@ -110,8 +107,7 @@ def test_ranks_obtain_or_receive_the_image(
     ("infos", "options", "words"),
     [
         ([none(), none()], {"pull": False}, ["no rank has vllm:1", "load it on spark-1 (docker load)", "image_build_context"]),
-        ([none(), none()], {"distribution": "send"}, ["image_distribution is send", "spark-1"]),
-        ([none(), none()], {"distribution": "pull", "pull": False}, ["image_distribution is pull", "set it to auto"]),
+        ([image(), image()], {"digest": DIGEST, "obtained": True}, ["spark-1 has pulled or built vllm:1", "image.digest"]),
         ([image(), image()], {"digest": DIGEST, "pull": False}, ["is not the pinned sha256:dddd"]),
     ],
 )

@@ -15,11 +15,12 @@ from ansible_collections.gb10.cluster.plugins.module_utils._node.readahead impor
 from unit.fixtures.host.tree import Tree
 
 
-def test_the_rule_names_classes_and_kernel_names() -> None:
-    rule = readahead.render_rule(["dm-0", "md0", "nvme0n1", "sda"], ["nvme", "md"], 128)
+def test_the_rule_names_disks_by_their_kernel_name() -> None:
+    rule = readahead.render_rule(["dm-0", "nvme0n1"], 128)
     assert rule.startswith("# Managed by gb10.cluster")
-    assert [line.split(", ")[3] for line in rule.splitlines()[1:]] == ['KERNEL=="nvme[0-9]*n[0-9]*"', 'KERNEL=="md*"', 'KERNEL=="dm-0"', 'KERNEL=="sda"']
-    assert rule.count('ATTR{queue/read_ahead_kb}="128"') == 4
+    assert [line.split(", ")[3:] for line in rule.splitlines()[1:]] == [
+        [f'KERNEL=="{name}"', 'ATTR{queue/read_ahead_kb}="128"'] for name in ("dm-0", "nvme0n1")
+    ]  # fmt: skip
 
 
 def test_the_restore_command_works_without_a_device_that_was_removed(tmp_path: Path) -> None:
@@ -32,7 +33,7 @@ def test_the_restore_command_works_without_a_device_that_was_removed(tmp_path: P
 # --- Read-ahead of a node: live values, the udev rule, and the transient units of the load phase.
 
 PARAMS: dict[str, Any] = {
-    "classes": ["nvme"], "mounts": ["/srv/models"], "load_kb": 8, "steady_kb": 256, "restore_after": 2700, "guard": True,
+    "mounts": ["/srv/models"], "load_kb": 8, "steady_kb": 256, "restore_after": 2700, "guard": True,
     "guard_floor_gib": 8.0,
 }  # fmt: skip
 
@@ -91,7 +92,7 @@ def test_sets_repeats_nothing_and_restores_everything(machine: Machine) -> None:
     assert (machine.live(), machine.get(readahead.RULE)) == (before, "")
     result = machine.readahead()
     assert (predicted["changes"], predicted["diff"]) == (result["changes"], result["diff"])
-    assert machine.live() == {"dm-0": 256, "nvme0n1": 256, "nvme1n1": 256}
+    assert machine.live() == {"dm-0": 256, "nvme0n1": 128, "nvme1n1": 256}
     assert 'KERNEL=="dm-0"' in machine.get(readahead.RULE)
     assert machine.readahead()["changed"] is False
     assert machine.readahead(check=True, state="absent")["changes"] == machine.readahead(state="absent")["changes"]
@@ -104,14 +105,14 @@ def test_sets_repeats_nothing_and_restores_everything(machine: Machine) -> None:
 def test_load_and_steady(machine: Machine) -> None:
     machine.readahead()
     assert machine.phase("load") == []
-    assert set(machine.live().values()) == {8}
+    assert machine.live() == {"dm-0": 8, "nvme0n1": 128, "nvme1n1": 8}
     assert set(machine.running) == {"gb10-readahead-restore.timer", "gb10-page-cache-guard.service"}
     line = machine.running["gb10-readahead-restore.timer"][-1]
-    assert line == "; ".join(f"echo 256 > /sys/block/{name}/queue/read_ahead_kb" for name in ("dm-0", "nvme0n1", "nvme1n1")) + "; true"
+    assert line == "; ".join(f"echo 256 > /sys/block/{name}/queue/read_ahead_kb" for name in ("dm-0", "nvme1n1")) + "; true"
     machine.readahead()
-    assert set(machine.live().values()) == {8}
+    assert machine.live() == {"dm-0": 8, "nvme0n1": 128, "nvme1n1": 8}
     machine.phase("steady")
-    assert (set(machine.live().values()), machine.running) == ({256}, {})
+    assert (machine.live(), machine.running) == ({"dm-0": 256, "nvme0n1": 128, "nvme1n1": 256}, {})
     assert machine.readahead()["changed"] is False
 
 
@@ -138,7 +139,7 @@ def test_the_timer_starts_before_anything_changes(machine: Machine) -> None:
     machine.refuse = "systemd-run"
     with pytest.raises(HostError, match=r"systemd-run failed \(rc 1: Failed to start transient unit"):
         machine.phase("load")
-    assert set(machine.live().values()) == {256}
+    assert machine.live() == {"dm-0": 256, "nvme0n1": 128, "nvme1n1": 256}
 
 
 def test_without_the_role_a_phase_does_nothing(machine: Machine) -> None:
@@ -172,17 +173,14 @@ def test_a_container_is_not_changed(machine: Machine) -> None:
 def test_a_device_that_is_not_selected_any_more_is_restored(machine: Machine) -> None:
     machine.readahead()
     machine.readahead(mounts=[])
-    assert machine.live() == {"dm-0": 512, "nvme0n1": 256, "nvme1n1": 256}
-    assert machine.readahead(mounts=[])["changed"] is False
+    assert machine.live() == {"dm-0": 512, "nvme0n1": 128, "nvme1n1": 128}
+    assert (machine.get(readahead.RULE), machine.readahead(mounts=[])["changed"]) == ("", False)
 
 
-def test_notes(machine: Machine) -> None:
+def test_a_store_without_a_disk_is_noted_and_has_the_guard_alone(machine: Machine) -> None:
     machine.mounted = "nfs4 nas:/root"
-    (shown,) = machine.readahead(classes=["nvme"])["shown"]
-    assert "/srv/models is on nfs4 (nas:/root), which does not" in shown
-
-
-def test_no_device_is_refused_and_nothing_is_changed(machine: Machine) -> None:
-    with pytest.raises(HostError, match="Set readahead_classes or readahead_mounts"):
-        machine.readahead(classes=[], mounts=[])
-    assert machine.live()["nvme0n1"] == 128
+    result = machine.readahead()
+    assert (result["changed"], "/srv/models is on nfs4 (nas:/root), which does not" in result["shown"][0]) == (False, True)
+    machine.phase("load")
+    assert "gb10-page-cache-guard.service" in machine.running
+    assert machine.live() == {"dm-0": 512, "nvme0n1": 128, "nvme1n1": 128}
