@@ -144,7 +144,7 @@ firmware:
   type: dict
   sample: {ConnectX-7: 28.45.4028, BIOS: 2.155.11}
 memory:
-  description: Memory in KiB, GPU users, fragmentation, CMA, and problems with a message and a remedy.
+  description: MemTotal in KiB, and problems with a message and a remedy.
   returned: always
   type: dict
   sample: {total_kb: 127600000, problems: []}
@@ -160,11 +160,6 @@ exposure:
   returned: always
   type: dict
   sample: {forwarding: net.ipv4.ip_forward=1, policy: DROP, firewall: false, neighbors: [{netdev: enp1s0f0np0, mac: "4c:bb:47:00:00:11"}]}
-infiniband:
-  description: Whether C(/dev/infiniband) is there.
-  returned: always
-  type: bool
-  sample: true
 docker:
   description: The Docker Engine's version, storage driver, image store (V(graphdriver) or V(containerd)), folder, and its error.
   returned: always

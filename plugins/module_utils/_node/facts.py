@@ -307,7 +307,6 @@ def gather(node: Node, capture: Capture, ssh: str | None, foreign: Sequence[Reco
         "memory": figures,
         "fabric": rails,
         "exposure": exposure(node, [str(rail["netdev"]) for rail in rails["rails"]]),
-        "infiniband": node.exists("/dev/infiniband"),
         "docker": engine,
         "containers": containers,
         "disks": [entry for entry in (disk(node, path) for path in paths) if entry],

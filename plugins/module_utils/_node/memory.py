@@ -371,26 +371,20 @@ def gather(node: Node) -> Facts:
 
 
 def report(node: Node, facts: Facts) -> dict[str, Any]:
-    """Return the sizes in KiB, what uses the GPU, large free blocks, CMA, and the problems."""
+    """Return the size in KiB, and the problems."""
     meminfo = facts.meminfo
-    fragments = fragmentation(facts.buddies, facts.page_kb)
     crash = (node.read("/sys/kernel/kexec_crash_size") or "").strip()
     kernel = (node.read("/proc/sys/kernel/osrelease") or "").strip()
     command_line = (node.read("/proc/cmdline") or "").strip()
     problems = (
         cma_problem(meminfo, kernel, command_line, int(crash) if crash.isdigit() else None),
         stuck_problem(meminfo, facts.gpu_users),
-        fragmentation_problem(fragments, meminfo, facts.gpu_users),
+        fragmentation_problem(fragmentation(facts.buddies, facts.page_kb), meminfo, facts.gpu_users),
         cache_problem(meminfo),
         boost_problem(facts.vm),
     )
     return {
         "total_kb": meminfo.get("MemTotal", 0),
-        "free_kb": meminfo.get("MemFree", 0),
-        "available_kb": meminfo.get("MemAvailable", 0),
-        "gpu_users": facts.gpu_users,
-        "fragmentation": fragments,
-        "cma": {"total_kb": meminfo.get("CmaTotal", 0), "free_kb": meminfo.get("CmaFree", 0)},
         "problems": [{"id": each.id, "message": each.found, "remedy": each.remedy} for each in problems if each],
     }
 

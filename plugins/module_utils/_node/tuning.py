@@ -83,20 +83,17 @@ class Boot(NamedTuple):
     own: bool  # the role's file is there
     menu: bool | None  # GRUB's menu has kho=off; None without GRUB
     crash: str  # memory that a crash kernel holds
-    since: bool  # the running kernel was started after the menu was written
     kernel: str
 
 
 def read_kho(node: Node) -> Boot:
     """Read the node."""
     menu = node.read(GRUB_MENU) if node.exists(GRUB_PROGRAM) else None
-    started = re.search(r"(?m)^btime (\d+)", node.read("/proc/stat") or "")
     return Boot(
         "kho=off" in (node.read("/proc/cmdline") or "").split(),
         MARKER in (node.read(KHO_FILE) or ""),
         None if menu is None else re.search(r"(?m)^\s*linux\b.*\skho=off\b", menu) is not None,
         (node.read("/sys/kernel/kexec_crash_size") or "0").strip(),
-        menu is not None and started is not None and os.stat(node.at(GRUB_MENU)).st_mtime < int(started.group(1)),
         (node.read("/proc/sys/kernel/osrelease") or "").strip(),
     )
 
@@ -122,11 +119,6 @@ def _refuse(boot: Boot) -> None:
             f"kho=off is not safe here: /sys/kernel/kexec_crash_size is {boot.crash}, and a crash kernel is reserved. Remove crashkernel= from the kernel "
             "command line (package kdump-tools), or set sysctl_kho_off: false."
         )
-    if boot.own and boot.menu and boot.since:
-        raise HostError(
-            f"{KHO_FILE} and {GRUB_MENU} have kho=off, and the kernel that was started since then does not (/proc/cmdline). Find the boot loader "
-            "or the entry that started it and add kho=off there, or set sysctl_kho_off: false."
-        )
 
 
 def kho_message(boot: Boot, wanted: bool, meminfo: Mapping[str, int], busy: bool) -> str:
@@ -141,7 +133,8 @@ def kho_message(boot: Boot, wanted: bool, meminfo: Mapping[str, int], busy: bool
         proof = f"kho=off is on the kernel command line, and KHO keeps no memory: {shown}{' while the GPU is in use' if busy else ''}"
         return f"{problem.found}: {problem.remedy}" if problem else proof
     if wanted:
-        return f"kho=off is in {KHO_FILE}, and the running kernel does not have it: {shown}. {REBOOT}"
+        other = ". After a reboot without kho=off, find the boot loader or the entry that starts the kernel, and add it there" if boot.own and boot.menu else ""
+        return f"kho=off is in {KHO_FILE}, and the running kernel does not have it: {shown}. {REBOOT}{other}"
     return f"kho=off is removed from GRUB, and the running kernel still has it. {REBOOT}" if boot.live and (boot.own or boot.menu is False) else ""
 
 

@@ -267,9 +267,9 @@ def test_a_stock_spark(tree: Tree) -> None:
     facts, result = gathered(tree), ask(tree)
     assert (facts.container, facts.vm) == ("", {"min_free_kbytes": 45167})
     assert sum(zone.high_kb for zone in facts.zones) == 1800
-    assert (result["fragmentation"]["blocks_4mib"], result["problems"]) == (3909, [])
-    assert memory.highest_utilization(result["available_kb"], result["total_kb"]) == 0.92
-    assert memory.highest_utilization(result["free_kb"], result["total_kb"]) == 0.93
+    assert (memory.fragmentation(facts.buddies, facts.page_kb)["blocks_4mib"], result["problems"]) == (3909, [])
+    assert memory.highest_utilization(facts.meminfo["MemAvailable"], result["total_kb"]) == 0.92
+    assert memory.highest_utilization(facts.meminfo["MemFree"], result["total_kb"]) == 0.93
 
 
 def test_all_problems_of_a_node_are_returned(tree: Tree) -> None:
@@ -286,7 +286,7 @@ def test_an_engine_is_found_by_name_and_by_device(tree: Tree) -> None:
     (tree.root / "proc/8/fd").mkdir()
     (tree.root / "proc/8/fd/5").symlink_to("/dev/nvidia-uvm")
     tree.put("proc/9/comm", "bash\n")
-    assert ask(tree)["gpu_users"] == ["VLLM::EngineCore (7)", "python3 (8)"]
+    assert gathered(tree).gpu_users == ["VLLM::EngineCore (7)", "python3 (8)"]
 
 
 @pytest.mark.parametrize(("path", "text"), [("run/systemd/container", "docker\n"), (".dockerenv", "")])
