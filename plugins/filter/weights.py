@@ -10,16 +10,14 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gb10.cluster.plugins.module_utils._node import manifest
-from ansible_collections.gb10.cluster.plugins.plugin_utils.filters import raises
 
 
-@raises(manifest.ManifestError)
-def weights_plan(seen: Any, hosts: Any, models: Any, source: str = "auto", reserve_bytes: int = 0) -> list[dict[str, Any]]:
+def weights_plan(seen: Any, hosts: Any, models: Any, reserve_bytes: int = 0) -> list[dict[str, Any]]:
     """Return the plan of each model; see module_utils._node.manifest.plans."""
     hosts, models, ranks = [str(host) for host in hosts], list(models), [[each.get("manifest") for each in results] for results in seen]
     if len(ranks) != len(hosts) or any(len(each) != len(models) for each in ranks):
         raise AnsibleFilterError(f"weights_plan: {len(ranks)} results for {len(hosts)} ranks and {len(models)} models; every rank has to be in this run")
-    return manifest.plans(hosts, list(zip(*ranks)), [float(each.get("size_gib") or 0) for each in models], str(source), int(reserve_bytes))
+    return manifest.plans(hosts, list(zip(*ranks)), [float(each.get("size_gib") or 0) for each in models], int(reserve_bytes))
 
 
 class FilterModule:

@@ -102,10 +102,10 @@ ROLES: dict[str, Callable[[Editor, str, Mapping[str, Any]], dict[str, Any]]] = {
     "readahead": lambda edit, state, settings: Readahead(edit).run(state, settings),
     "sysctl": lambda edit, state, settings: MemoryPolicy(edit, state, settings).run(),
 }
-#: Variables that are not text, for values of the command line (`-e docker_packages=docker-ce`), which are.
+#: Variables that are not text, for values of the command line (`-e readahead_mounts=/srv/models`), which are.
 TYPES: dict[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(("installed", "mounts", "packages"), check_type_list),
-    **dict.fromkeys(("load_kb", "restore_after", "steady_kb"), check_type_int),
+    **dict.fromkeys(("installed", "mounts"), check_type_list),
+    **dict.fromkeys(("load_kb", "steady_kb"), check_type_int),
 }
 
 

@@ -305,7 +305,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node, RecordError, Runner, runner
 from ansible_collections.gb10.cluster.plugins.module_utils._node import images, manifest, model_folder, transfer
 from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_api import DockerError
-from ansible_collections.gb10.cluster.plugins.module_utils._node.images import ImageError
 from ansible_collections.gb10.cluster.plugins.module_utils._node.manifest import ManifestError
 from ansible_collections.gb10.cluster.plugins.module_utils._node.transfer import Job, JobError
 
@@ -510,7 +509,7 @@ def failure(rc: int | None, log: str, params: Mapping[str, Any]) -> str:
 
 
 def finish(job: Job, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the result of work that has ended. Raises ImageError, JobError, DockerError, RecordError, OSError."""
+    """Return the result of work that has ended. Raises JobError, DockerError, RecordError, OSError."""
     rc, log, node, report = job.rc(), job.output(), Node("/", job.run), {**progress(job, params), "state": "done"}
     job.stop()
     if rc != 0:
@@ -524,7 +523,7 @@ def finish(job: Job, params: Mapping[str, Any]) -> dict[str, Any]:
         return {"report": report}
     image = images.inspect_image(params["reference"])
     if image is None:
-        raise ImageError(f"docker succeeded, but {params['reference']} is not in the engine: see journalctl -u docker on the node")
+        raise JobError(f"docker succeeded, but {params['reference']} is not in the engine: see journalctl -u docker on the node")
     if params["work"] == "save":
         return {"id": image["Id"], "size": os.path.getsize(os.path.join(params["path"], ARCHIVE)), "report": report}
     if params["keep"] is None:
@@ -616,7 +615,7 @@ def main() -> None:
     job = Job(f"{params['name']}-{params['work']}", run)
     try:
         result = followed(module, params, job) if params["work"] in DOING else short(module, params, run)
-    except (ManifestError, ImageError, JobError, DockerError, RecordError) as error:
+    except (ManifestError, JobError, DockerError, RecordError) as error:
         if params["work"] in UNITS and params["work"] != "fetch" and not module.check_mode:  # the end of a copy is work=close
             job.stop()
         module.fail_json(msg=str(error))

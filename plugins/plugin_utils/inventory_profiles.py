@@ -78,11 +78,6 @@ class ProfileChecks:
         """The selected profile of a serving group, and every profile of the user. Values of a wrong type are faults of their own."""
         given = {host: value_of(self.values[host], "gb10_profile") for host in members}
         for host, selected in ((host, str(value)) for host, value in given.items() if not isinstance(value, (list, Mapping))):
-            for key in rules.SOURCES:
-                value = self.values[host].get(key)
-                text = rules.source_fault(key, value, members) if isinstance(value, str) else ""
-                if text:
-                    self.add("host", host, key, text)
             inline = self.values[host].get("gb10_profiles") or {}
             users = self.users[host] = {**self._files(host), **inline} if isinstance(inline, Mapping) else {}
             for profile in dict.fromkeys([selected, *map(str, users)]) if isinstance(inline, Mapping) else ():

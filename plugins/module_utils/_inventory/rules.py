@@ -117,7 +117,6 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("image_port", "weights_port"), _PORT_OR_ANY),
     "preflight_ignore": _words("the ID of a check of roles/preflight/README.md, such as clock_skew", IDS),
     **dict.fromkeys(("readahead_load_kb", "readahead_steady_kb"), _PAGES),
-    "readahead_restore_after": _number("60 seconds or more", 60),
     # roce
     "roce_addresses": Rule("an IPv4 address of a host with its prefix, such as 192.168.200.11/24", _is_interface),
     "roce_confirm_seconds": _number("15 seconds or more, in which the controller can reconnect", 15),
@@ -151,9 +150,6 @@ RULES: dict[str, Rule] = {
     "weights_hf_endpoint": Rule("a URL without a user, a password and a key, such as https://hub.example.org", _is_endpoint),
     "weights_path": _pattern("the absolute path of the model's folder, such as /srv/models/deepseek-ai/DeepSeek-V4-Flash", _BELOW_ROOT),
 }
-
-# Variables that name the host with the reference files.
-SOURCES = {"image_source": "auto", "weights_source": "auto"}
 
 # Mappings -> the keys that they may have; other keys have no effect.
 KEYS: dict[str, tuple[str, ...]] = {
@@ -243,11 +239,3 @@ def _environment_faults(value: Mapping[str, Any], secret: bool) -> Found:
         if text:
             found.append(((name,), text))
     return found
-
-
-def source_fault(name: str, value: str, members: Iterable[str]) -> str:
-    """Return a sentence if a source is not a host of its serving group, else an empty string."""
-    allowed = [SOURCES[name], *members]
-    if value in allowed:
-        return ""
-    return f"is {shown(value)}, expected {allowed[0]} or a host of the serving group: {', '.join(allowed[1:])}{did_you_mean(value, allowed)}"

@@ -82,18 +82,17 @@ def compose_enough(found: str | None) -> bool:
     return bool(version_tuple(found)) and version_tuple(found) >= version_tuple(COMPOSE_MINIMUM)
 
 
-def choose_packages(engine: Engine, ubuntu: bool, vendor: bool, chosen: Sequence[str] = ()) -> list[str]:
+def choose_packages(engine: Engine, ubuntu: bool, vendor: bool) -> list[str]:
     """Return the packages to install where the engine or a recent compose plugin is missing. An installed engine is never replaced.
 
     :param vendor: the engine is docker-ce.
-    :param chosen: the user's list, which has priority.
     """
     packages: list[str] = []
     if not engine.unit and engine.version is None:
         packages += ["docker.io"] if ubuntu else ["docker.io", "docker-cli"]
     if not compose_enough(engine.compose):
         packages.append("docker-compose-plugin" if vendor else "docker-compose-v2" if ubuntu else "docker-compose")
-    return list(chosen) if packages and chosen else packages
+    return packages
 
 
 def render_drop_in(memlock: int) -> str:
@@ -121,7 +120,7 @@ def check_live(engine: Engine, memlock: int | None, pending: bool) -> list[str]:
     if engine.version is None:
         problems.append(f"No Docker Engine answers on this node ({engine.error or 'docker.service is not running'}). See `journalctl -u docker -n 50`.")
     if not compose_enough(engine.compose):
-        problems.append(f"The compose plugin is {engine.compose or 'missing'}, expected {COMPOSE_MINIMUM} or later. Name its package in docker_packages.")
+        problems.append(f"The compose plugin is {engine.compose or 'missing'}, expected {COMPOSE_MINIMUM} or later. Install a later one.")
     if engine.pid and not pending and memlock is not None and engine.memlock not in (None, memlock):
         problems.append(
             f"The running Docker daemon (pid {engine.pid}) may lock {format_limit(engine.memlock or 0)}, expected {format_limit(memlock)} from {DROP_IN}. "
@@ -249,7 +248,7 @@ class Setup:
         """Return the packages to install."""
         ubuntu = "ID=ubuntu" in (self.node.read("/etc/os-release") or "").split()
         vendor = self.output("dpkg-query", "--show", "--showformat=${db:Status-Abbrev}", "docker-ce").startswith("ii")
-        return choose_packages(self.engine, ubuntu, vendor, self.params["packages"])
+        return choose_packages(self.engine, ubuntu, vendor)
 
     def check_before(self) -> None:
         """Refuse what cannot work, before anything is changed."""

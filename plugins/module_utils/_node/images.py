@@ -39,10 +39,6 @@ GIB = 1 << 30
 STABLE = ("Cmd", "Entrypoint", "Env", "ExposedPorts", "OnBuild", "Shell", "StopSignal", "User", "Volumes", "WorkingDir")
 
 
-class ImageError(ValueError):
-    """An image is not available or not the same. The text is a sentence for the user."""
-
-
 def fingerprint_of(image: Mapping[str, Any]) -> str:
     """Return a SHA-256 over what an image holds and does, from the Docker Engine's inspection of it.
 
@@ -103,7 +99,6 @@ def _too_small(hosts: Sequence[str], infos: Sequence[Mapping[str, Any]], obtain:
 def plan(
     hosts: Sequence[str],
     infos: Sequence[Mapping[str, Any]],
-    source: str = "auto",
     pull: bool = True,
     digest: str = "",
     build: str = "",
@@ -120,15 +115,12 @@ def plan(
     :returns: ``source``, ``source_rank``, ``reference``, ``obtain`` (by rank: ``pull``, ``build`` or ""), ``send`` (by rank why it receives the image,
         or ""; if the source obtains the image first, an estimate: plan again after that), ``equal``, ``fingerprint`` (of the source's image),
         ``complaint`` (why nothing can be done), ``why`` (sentences).
-    :raises ImageError: the source is not a host of the group.
     """
     reference, ranks = str(infos[0]["reference"]), range(len(hosts))
     good = [fits(info, digest, build, loaded) for info in infos]
     if not build:  # an image that was saved and loaded has no digest. It counts if it is the same as one that has it.
         good = [good[rank] or any(good[other] and same(infos[other], infos[rank]) for other in ranks) for rank in ranks]
-    if source not in ("auto", "", *hosts):
-        raise ImageError(f"image_source is {source}, which is not a host of this serving group: set one of {', '.join(hosts)}, or auto")
-    rank = list(hosts).index(source) if source in hosts else good.index(True) if True in good else 0
+    rank = good.index(True) if True in good else 0
     base = infos[rank]
     out: dict[str, Any] = {
         "source": hosts[rank], "source_rank": rank, "obtain": [""] * len(hosts), "send": [""] * len(hosts), "equal": False, "complaint": "", "why": [],

@@ -183,17 +183,13 @@ def space_problem(path: str, fetch: Mapping[str, int], staged: Mapping[str, int]
     )
 
 
-def choose_source(hosts: Sequence[str], manifests: Sequence[Mapping[str, Any]], wanted: str = "auto") -> int:
-    """Return the rank whose files the others get: the user's choice, the first complete one, or the one with most bytes. Raises ManifestError."""
-    if wanted not in ("auto", ""):
-        if wanted not in hosts:
-            raise ManifestError(f"weights_source is {wanted}, which is not a host of this serving group: set one of {', '.join(hosts)}, or auto")
-        return list(hosts).index(wanted)
+def choose_source(manifests: Sequence[Mapping[str, Any]]) -> int:
+    """Return the rank whose files the others get: the first complete one, or the one with most bytes."""
     sizes = [sum(int(m["files"][p]["size"]) for p in m["selected"] if p in m["files"]) if m.get("exists") else -1 for m in manifests]
     return next((rank for rank, manifest in enumerate(manifests) if complete(manifest)), sizes.index(max(sizes)))
 
 
-def plan(hosts: Sequence[str], manifests: Sequence[Mapping[str, Any]], source: str = "auto", reserves: Sequence[int] = ()) -> dict[str, Any]:
+def plan(hosts: Sequence[str], manifests: Sequence[Mapping[str, Any]], reserves: Sequence[int] = ()) -> dict[str, Any]:
     """Return what has to be copied until all ranks have what the source has.
 
     :param hosts: names by rank; ``manifests``: one for each.
@@ -203,9 +199,8 @@ def plan(hosts: Sequence[str], manifests: Sequence[Mapping[str, Any]], source: s
         ``host``, ``fetch`` (bytes by path; 0 for a link), ``new`` (the fetched paths that it has not), ``remove``, ``bytes``, ``why``),
         ``awaits`` (for each rank whether it will fetch what the source downloads first; false if the plan is usable), ``reserves``,
         ``refusals`` (sentences: too little space, files of another model).
-    :raises ManifestError: the source is not a host of the group.
     """
-    base_rank = choose_source(hosts, manifests, source)
+    base_rank = choose_source(manifests)
     base = manifests[base_rank]
     out: dict[str, Any] = {
         "source": hosts[base_rank], "source_rank": base_rank, "usable": False, "complaints": complaints(base), "equal": False, "bytes": 0, "files": 0,
@@ -259,9 +254,7 @@ def _rank_plan(host: str, manifest: Mapping[str, Any], files: Mapping[str, Mappi
     }
 
 
-def plans(
-    hosts: Sequence[str], models: Sequence[Sequence[Mapping[str, Any]]], sizes_gib: Sequence[float], source: str = "auto", reserve_bytes: int = 0
-) -> list[dict[str, Any]]:
+def plans(hosts: Sequence[str], models: Sequence[Sequence[Mapping[str, Any]]], sizes_gib: Sequence[float], reserve_bytes: int = 0) -> list[dict[str, Any]]:
     """Return :func:`plan` of each model. What a model still brings to a rank has to stay free for those after it.
 
     :param models: for each model the manifests by rank; ``sizes_gib``: the published size of each, 0 if it is not known.
@@ -269,7 +262,7 @@ def plans(
     out: list[dict[str, Any]] = []
     reserves = [reserve_bytes for _host in hosts]
     for manifests, size in zip(models, sizes_gib):
-        found = plan(hosts, manifests, source, reserves)
+        found = plan(hosts, manifests, reserves)
         out.append(found)
         present = [sum(int(entry["size"]) for entry in each["files"].values()) for each in manifests]
         comes = [each["bytes"] for each in found["ranks"]] if found["usable"] else [max(0, int(size * GIB) - have) for have in present]

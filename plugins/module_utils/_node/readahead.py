@@ -24,7 +24,8 @@ RESTORE_UNIT = "gb10-readahead-restore"
 GUARD_UNIT = "gb10-page-cache-guard"
 GUARD_RECEIPT = "/var/lib/gb10-cluster/page-cache-guard.json"
 HIGHEST_KB = 65536
-_PLAN = ("load_kb", "steady_kb", "restore_after", "guard", "guard_floor_gib")
+LOAD_SECONDS = 2700  # a first boot takes up to 36 minutes
+_PLAN = ("load_kb", "steady_kb", "guard", "guard_floor_gib")
 
 
 def render_rule(devices: Sequence[str], kb: int) -> str:
@@ -151,7 +152,7 @@ class Readahead:
         if phase == "steady":
             self.write_live(steady)
             return
-        seconds = max(int(plan["restore_after"]), least_seconds)
+        seconds = max(LOAD_SECONDS, least_seconds)
         # The timer starts before anything changes: without the controller the node restores itself.
         self.edit.step(f"load phase for at most {seconds} s", *restore_command(steady, seconds))
         self.write_live({device: int(plan["load_kb"]) for device in steady})

@@ -8,9 +8,9 @@ from ansible_collections.gb10.cluster.plugins.modules import host_settings
 
 
 def test_text_of_the_command_line_gets_the_type_of_the_variable() -> None:
-    given = {"packages": "docker-ce", "mounts": "/srv/models,/data", "steady_kb": "256", "memlock": "64"}
+    given = {"mounts": "/srv/models,/data", "steady_kb": "256", "memlock": "64"}
     assert host_settings.typed("docker", given) == {
-        "packages": ["docker-ce"], "mounts": ["/srv/models", "/data"], "steady_kb": 256, "memlock": "64",
+        "mounts": ["/srv/models", "/data"], "steady_kb": 256, "memlock": "64",
     }  # fmt: skip
 
 

@@ -141,10 +141,10 @@ _BASE = f"extends: {DEFAULT_PROFILE}\n    engine:\n      args:\n        "
     ("text", "expected"),
     [
         (
-            "vllm_tp2_context: 0\npreflight_ignore:\n  - gb10\n  - gb1\ngb10_fabric_first: 300\nimage_source: c\nroce_mtu: jumbo\n"
+            "vllm_tp2_context: 0\npreflight_ignore:\n  - gb10\n  - gb1\ngb10_fabric_first: 300\nroce_mtu: jumbo\n"
             "gb10_profiles:\n  mine:\n    extends: fp8-1m\n    engin: {}\n    container:\n      memlock: lots\n      volumes: /a\n",
-            [(1, "vllm_tp2_context", ""), (4, "preflight_ignore", ""), (5, "gb10_fabric_first", ""), (6, "image_source", ""), (7, "roce_mtu", ""),
-             (11, "gb10_profiles", ""), (13, "gb10_profiles", ""), (14, "gb10_profiles", "")],
+            [(1, "vllm_tp2_context", ""), (4, "preflight_ignore", ""), (5, "gb10_fabric_first", ""), (6, "roce_mtu", ""),
+             (10, "gb10_profiles", ""), (12, "gb10_profiles", ""), (13, "gb10_profiles", "")],
         ),
         ("# one\n\nvllm_tp2_keep_serving: maybe\nvllm_tp2_extra_env:\n\n  # two\n  B: 1\n  A: [1]\n",
          [(3, "vllm_tp2_keep_serving", "expected true or false"), (8, "vllm_tp2_extra_env", "^A is a list")]),

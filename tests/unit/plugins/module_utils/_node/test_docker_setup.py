@@ -16,7 +16,7 @@ from unit.fixtures.docker.engine import FakeEngine, serving
 from unit.fixtures.host.tree import Tree
 
 PARAMS: dict[str, Any] = {
-    "memlock": "unlimited", "log_driver": "json-file", "log_opts": {"max-size": "50m"}, "cdi_refresh": True, "packages": [],
+    "memlock": "unlimited", "log_driver": "json-file", "log_opts": {"max-size": "50m"}, "cdi_refresh": True,
     "installed": [], "restart": "idle",
 }  # fmt: skip
 DAEMON_JSON = "/etc/docker/daemon.json"
@@ -197,19 +197,18 @@ def test_compose_versions(found: str | None, enough: bool) -> None:
     assert docker_setup.compose_enough(found) is enough
 
 
-PACKAGES: dict[str, tuple[Engine, bool, bool, list[str], list[str]]] = {
-    "nothing, debian": (NONE, False, False, [], ["docker.io", "docker-cli", "docker-compose"]),
-    "nothing, ubuntu": (NONE, True, False, [], ["docker.io", "docker-compose-v2"]),
-    "vendor engine, no compose": (UP._replace(compose=None), True, True, [], ["docker-compose-plugin"]),
-    "old compose": (UP._replace(compose="2.3.3"), False, False, [], ["docker-compose"]),
-    "chosen": (NONE, False, False, ["docker-ce"], ["docker-ce"]),
-    "chosen, nothing is missing": (UP, False, False, ["docker-ce"], []),
+PACKAGES: dict[str, tuple[Engine, bool, bool, list[str]]] = {
+    "nothing, debian": (NONE, False, False, ["docker.io", "docker-cli", "docker-compose"]),
+    "nothing, ubuntu": (NONE, True, False, ["docker.io", "docker-compose-v2"]),
+    "vendor engine, no compose": (UP._replace(compose=None), True, True, ["docker-compose-plugin"]),
+    "old compose": (UP._replace(compose="2.3.3"), False, False, ["docker-compose"]),
+    "nothing is missing": (UP, False, False, []),
 }
 
 
-@pytest.mark.parametrize(("engine", "ubuntu", "vendor", "chosen", "expected"), PACKAGES.values(), ids=PACKAGES.keys())
-def test_packages(engine: Engine, ubuntu: bool, vendor: bool, chosen: list[str], expected: list[str]) -> None:
-    assert choose_packages(engine, ubuntu, vendor, chosen) == expected
+@pytest.mark.parametrize(("engine", "ubuntu", "vendor", "expected"), PACKAGES.values(), ids=PACKAGES.keys())
+def test_packages(engine: Engine, ubuntu: bool, vendor: bool, expected: list[str]) -> None:
+    assert choose_packages(engine, ubuntu, vendor) == expected
 
 
 def test_the_hard_limit_of_a_process() -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api, images
-from ansible_collections.gb10.cluster.plugins.module_utils._node.images import ImageError
 from unit.fixtures.docker.engine import FakeEngine, serving
 
 HOSTS = ["spark-1", "spark-2"]
@@ -68,11 +67,8 @@ def test_ranks_with_the_same_content_are_equal(infos: list[dict[str, Any]], equa
     assert (plan["equal"], any(plan["send"]), plan["send"][0]) == (equal, not equal, "")
 
 
-def test_source_is_the_rank_with_the_image_or_the_chosen_one() -> None:
+def test_source_is_the_rank_with_the_image() -> None:
     assert images.plan(HOSTS, [none(), image()], pull=False)["source"] == "spark-2"
-    assert images.plan(HOSTS, [image(), image(BASE, OTHER)], source="spark-2")["source"] == "spark-2"
-    with pytest.raises(ImageError, match="image_source is spark-9"):
-        images.plan(HOSTS, [image(), image()], source="spark-9")
 
 
 @pytest.mark.parametrize(
@@ -82,16 +78,12 @@ def test_source_is_the_rank_with_the_image_or_the_chosen_one() -> None:
         (HOSTS, [none(), none()], {"pull": False, "build": "abc"}, ["build", ""], [False, True]),
         (HOSTS, [image(build="old"), image(build="old")], {"pull": False, "build": "abc"}, ["build", ""], [False, True]),
         (HOSTS, [image(build="abc"), none()], {"pull": False, "build": "abc"}, ["", ""], [False, True]),
-        (HOSTS, [none(), image(build="abc")], {"source": "spark-1", "build": "abc"}, ["build", ""], [False, True]),
         (HOSTS, [image(), image()], {"digest": DIGEST}, ["pull", ""], [False, True]),
         (HOSTS, [image(repo_digests=[f"vllm@{DIGEST}"]), image()], {"digest": DIGEST}, ["", ""], [False, False]),
-        (HOSTS, [none(), image(repo_digests=[f"vllm@{DIGEST}"])], {"source": "spark-1", "digest": DIGEST}, ["pull", ""], [False, False]),
-        (HOSTS, [none(), none()], {"source": "spark-2"}, ["", "pull"], [True, False]),
         ([*HOSTS, "spark-3"], [none(), none(), none()], {}, ["pull", "", ""], [False, True, True]),
     ],
     ids=[
-        "auto", "build", "changed-context", "built", "no-two-builds-are-equal", "another-digest",
-        "loaded-copy-of-the-digest", "keeps-the-digest", "chosen-rank", "three",
+        "auto", "build", "changed-context", "built", "another-digest", "loaded-copy-of-the-digest", "three",
     ],
 )  # fmt: skip
 def test_ranks_obtain_or_receive_the_image(
@@ -133,7 +125,6 @@ def test_a_rank_without_space_for_the_image_is_named_before_it_is_obtained(optio
     found = images.plan(HOSTS, infos, size_gib=31.5, **options)["complaint"]
     assert "spark-1 has 12.0 GiB free in Docker's data folder, and vllm:1 needs 31.5 GiB as published" in found
     assert images.plan(HOSTS, infos, size_gib=11, **options)["complaint"] == ""
-    assert images.plan(HOSTS, infos, source="spark-2", size_gib=31.5, **options)["complaint"] == ""
 
 
 @pytest.mark.parametrize(

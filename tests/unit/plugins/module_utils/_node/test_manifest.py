@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gb10.cluster.plugins.module_utils._node import manifest
-from ansible_collections.gb10.cluster.plugins.module_utils._node.manifest import ManifestError
 from hypothesis import given
 from hypothesis import strategies as st
 from playbook import REPO
@@ -165,13 +164,6 @@ def test_differences_and_new_files_are_named() -> None:
     assert [line.split(" ")[0] for line in other["why"]] == ["b.safetensors"]
 
 
-def test_user_chooses_the_source() -> None:
-    other = model({**model()["files"], "config.json": entry("mine")})
-    assert fetches(manifest.plan(HOSTS, [model(), other], source="spark-2")) == [["config.json"], []]
-    with pytest.raises(ManifestError, match=r"weights_source is spark-9.* spark-1, spark-2"):
-        manifest.plan(HOSTS, [model(), other], source="spark-9")
-
-
 @pytest.mark.parametrize(
     ("manifests", "word"),
     [
@@ -190,18 +182,17 @@ def test_unusable_model_is_reported(manifests: list[dict[str, Any]], word: str) 
 
 
 @pytest.mark.parametrize(
-    ("manifests", "source", "awaits"),
+    ("manifests", "awaits"),
     [
-        ([nothing(), nothing()], "auto", [False, True]),
-        ([nothing(), nothing()], "spark-2", [True, False]),
-        ([model(incomplete=["blobs/1.incomplete"]), nothing()], "auto", [False, True]),
-        ([nothing(), model()], "spark-1", [False, False]),
-        ([model(), nothing()], "auto", [False, False]),
+        ([nothing(), nothing()], [False, True]),
+        ([model(incomplete=["blobs/1.incomplete"]), nothing()], [False, True]),
+        ([nothing(), model()], [False, False]),
+        ([model(), nothing()], [False, False]),
     ],
-    ids=["absent", "chosen", "unfinished", "the-other-has-it", "no-download"],
+    ids=["absent", "unfinished", "the-other-has-it", "no-download"],
 )
-def test_ranks_await_what_the_source_downloads(manifests: list[dict[str, Any]], source: str, awaits: list[bool]) -> None:
-    assert manifest.plan(HOSTS, manifests, source=source)["awaits"] == awaits
+def test_ranks_await_what_the_source_downloads(manifests: list[dict[str, Any]], awaits: list[bool]) -> None:
+    assert manifest.plan(HOSTS, manifests)["awaits"] == awaits
 
 
 def test_full_disk_is_refused_with_figures() -> None:

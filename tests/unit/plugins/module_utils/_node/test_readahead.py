@@ -33,7 +33,7 @@ def test_the_restore_command_works_without_a_device_that_was_removed(tmp_path: P
 # --- Read-ahead of a node: live values, the udev rule, and the transient units of the load phase.
 
 PARAMS: dict[str, Any] = {
-    "mounts": ["/srv/models"], "load_kb": 8, "steady_kb": 256, "restore_after": 2700, "guard": True,
+    "mounts": ["/srv/models"], "load_kb": 8, "steady_kb": 256, "guard": True,
     "guard_floor_gib": 8.0,
 }  # fmt: skip
 
