@@ -130,7 +130,6 @@ RULES: dict[str, Rule] = {
     "sysctl_reboot_on_panic": _whole(1, PANIC_MOST_SECONDS, "leave"),
     "sysctl_swappiness": _whole(0, 200, "auto", "leave"),
     "sysctl_watchdog_seconds": _whole(LEAST_SECONDS, MOST_SECONDS, "leave"),
-    "sysctl_watermark_scale_factor": _whole(1, 3000, "leave"),
     # vllm_tp2
     **dict.fromkeys(("vllm_tp2_attempts", "vllm_tp2_context", "vllm_tp2_keep_releases", "vllm_tp2_max_num_seqs"), _whole(1)),
     "vllm_tp2_directory": _pattern("an absolute path below /, without '..' and '$', such as /opt/gb10-cluster/vllm_tp2", _BELOW_ROOT),

@@ -129,9 +129,9 @@ def available_kb(meminfo: Mapping[str, int], zones: Sequence[Zone]) -> int:
     return max(0, available)
 
 
-def floor_cost_kb(meminfo: Mapping[str, int], zones: Sequence[Zone], now: tuple[int, int], then: tuple[int, int]) -> int:
-    """Return what MemAvailable loses (negative: gains) if (min_free_kbytes, watermark_scale_factor) changes from `now` to `then`."""
-    return available_kb(meminfo, watermarks(zones, *now)) - available_kb(meminfo, watermarks(zones, *then))
+def floor_cost_kb(meminfo: Mapping[str, int], zones: Sequence[Zone], now: int, then: int, scale_factor: int) -> int:
+    """Return what MemAvailable loses (negative: gains) if min_free_kbytes changes from `now` to `then`."""
+    return available_kb(meminfo, watermarks(zones, now, scale_factor)) - available_kb(meminfo, watermarks(zones, then, scale_factor))
 
 
 def highest_utilization(free_kb: int, total_kb: int) -> float:

@@ -140,7 +140,7 @@ def kho_message(boot: Boot, wanted: bool, meminfo: Mapping[str, int], busy: bool
 
 # --- The memory policy of a node: sysctls with their floor, swap, protection against thrashing, out-of-memory daemons, watchdog, and its cost.
 
-VM = ("watermark_boost_factor", "watermark_scale_factor", "vfs_cache_pressure", "dirty_ratio", "dirty_background_ratio", "overcommit_memory", "swappiness")
+VM = ("watermark_boost_factor", "vfs_cache_pressure", "dirty_ratio", "dirty_background_ratio", "overcommit_memory", "swappiness")
 NUMBERS = (*VM, "min_free_kbytes", "lru_gen_min_ttl_ms", "watchdog_seconds", "reboot_on_panic")
 #: Protection against thrashing, milliseconds: the kernel's multi-generational LRU keeps the pages of that time, otherwise the OOM killer runs.
 #: Without it a node that runs out of memory evicts and reads its own programs for minutes before the OOM killer runs.
@@ -292,11 +292,11 @@ class MemoryPolicy:
     def present(self) -> dict[str, Any]:
         """Apply the policy."""
         facts, recorded = self.facts, self.settings.record.get("values", {})
-        now = (facts.vm.get("min_free_kbytes", 0), facts.vm.get("watermark_scale_factor", 10))
-        first = (int(recorded.get("vm.min_free_kbytes", now[0])), int(recorded.get("vm.watermark_scale_factor", now[1])))
-        values, reason = self.desired(first[0])
-        then = (int(values.get("vm.min_free_kbytes", now[0])), int(values.get("vm.watermark_scale_factor", now[1])))
-        move = memory.floor_cost_kb(facts.meminfo, facts.zones, now, then)
+        now, scale = facts.vm.get("min_free_kbytes", 0), facts.vm.get("watermark_scale_factor", 10)
+        first = int(recorded.get("vm.min_free_kbytes", now))
+        values, reason = self.desired(first)
+        then = int(values.get("vm.min_free_kbytes", now))
+        move = memory.floor_cost_kb(facts.meminfo, facts.zones, now, then, scale)
         ttl, phrase = self.thrashing()
         text, watchdog_due = self.plan_watchdog()
         ttl_text = f"{settings.SYSCTL_HEADER}\nw {TTL} - - - - {ttl[TTL]}\n" if ttl else None
@@ -315,7 +315,7 @@ class MemoryPolicy:
             self.set_watchdog(text)
         kho = self.set_kho(boot, bool(self.params["kho_off"]))
 
-        cost = memory.gib(memory.floor_cost_kb(facts.meminfo, facts.zones, first, then))
+        cost = memory.gib(memory.floor_cost_kb(facts.meminfo, facts.zones, first, then, scale))
         watched = f"; the watchdog resets a frozen node after {self.params['watchdog_seconds']} s" if text else ""
         shown = "vm.min_free_kbytes is left as it is"
         if reason:

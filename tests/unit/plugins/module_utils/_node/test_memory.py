@@ -17,7 +17,7 @@ from unit.fixtures.host.tree import Tree, meminfo
 
 TOTAL_121 = int(121.69 * GIB_KB)
 SPARK = [Zone(0, "DMA", 4 * GIB_KB, 0, 0, 0, 0, 0), Zone(0, "Normal", TOTAL_121 - 4 * GIB_KB, 0, 0, 0, 0, 0)]
-STOCK = (45167, 10)
+STOCK = 45167
 
 
 def node(**values: float) -> dict[str, int]:
@@ -68,14 +68,14 @@ def test_a_boost_is_in_the_printed_watermarks_and_not_in_the_reserve(boost: int)
 def test_the_cost_of_a_floor(floor: int, least: float, most: float) -> None:
     """4 GiB were measured at 6.2 GiB."""
     meminfo = node(**{"Active(file)": 1.0, "Inactive(file)": 1.0})
-    assert least <= memory.gib(memory.floor_cost_kb(meminfo, SPARK, STOCK, (floor, 10))) <= most
+    assert least <= memory.gib(memory.floor_cost_kb(meminfo, SPARK, STOCK, floor, 10)) <= most
 
 
 @given(st.integers(0, 8 * GIB_KB), st.integers(0, 8 * GIB_KB), st.integers(1, 1000))
 def test_a_higher_floor_never_costs_less(one: int, two: int, scale: int) -> None:
     low, high = sorted((one, two))
     meminfo = node()
-    assert memory.floor_cost_kb(meminfo, SPARK, (0, scale), (low, scale)) <= memory.floor_cost_kb(meminfo, SPARK, (0, scale), (high, scale))
+    assert memory.floor_cost_kb(meminfo, SPARK, 0, low, scale) <= memory.floor_cost_kb(meminfo, SPARK, 0, high, scale)
 
 
 @needs_shared

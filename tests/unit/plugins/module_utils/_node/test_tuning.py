@@ -20,7 +20,7 @@ STOCK = {
 }  # fmt: skip
 PARAMS: dict[str, Any] = {
     "min_free_kbytes": "auto",
-    "watermark_boost_factor": 0, "watermark_scale_factor": "leave", "vfs_cache_pressure": 200, "dirty_ratio": 5, "dirty_background_ratio": "leave",
+    "watermark_boost_factor": 0, "vfs_cache_pressure": 200, "dirty_ratio": 5, "dirty_background_ratio": "leave",
     "overcommit_memory": "leave", "swappiness": "auto", "swap_policy": "leave", "lru_gen_min_ttl_ms": "leave", "oom_policy": "leave",
     "watchdog_seconds": "leave", "reboot_on_panic": "leave", "kho_off": False,
 }  # fmt: skip
