@@ -274,9 +274,9 @@ def gather(node: Node, capture: Capture, ssh: str | None, foreign: Sequence[Reco
         now = float((node.read("/cmd/time.txt") or "0").strip() or 0)
     gpu = driver(node)
     what = machine(node, gpu["gpus"])
-    container = memory.container_reason(node)
+    container, kernel = memory.container_reason(node), memory.read_kernel(node)
     try:
-        figures = memory.report(node, memory.gather(node))
+        figures = memory.report(memory.gather(node))
     except HostError as error:
         figures = {"error": str(error), "problems": []}
     rails = fabric(capture, options["fabric_addresses"], ssh, foreign, node)
@@ -291,11 +291,11 @@ def gather(node: Node, capture: Capture, ssh: str | None, foreign: Sequence[Reco
         "container": container,
         "machine": what,
         "kernel": {
-            "release": (node.read("/proc/sys/kernel/osrelease") or "").strip(),
-            "cmdline": (node.read("/proc/cmdline") or "").strip(),
+            "release": kernel.release,
+            "cmdline": kernel.cmdline,
             "reboot_required": node.exists("/run/reboot-required") or node.exists("/var/run/reboot-required"),
             "reboot_packages": sorted(set((node.read("/run/reboot-required.pkgs") or "").split())),
-            "reboot_kho": "" if container else tuning.kho_pending(tuning.read_kho(node)),
+            "reboot_kho": "" if container else tuning.kho_pending(tuning.read_kho(node), kernel),
         },
         "dgx": parse.dgx_release(node.read("/etc/dgx-release")),
         "driver": gpu,

@@ -70,6 +70,19 @@ class Swap(NamedTuple):
     used_kb: int
 
 
+class Kernel(NamedTuple):
+    """The running kernel. `crash_size` is the memory that is reserved for a crash kernel, as the kernel prints it."""
+
+    release: str = ""
+    cmdline: str = ""
+    crash_size: str = "0"
+
+    @property
+    def kho_off(self) -> bool:
+        """Whether its handover (KHO) is switched off."""
+        return "kho=off" in self.cmdline.split()
+
+
 def parse_meminfo(text: str | None) -> dict[str, int]:
     """Return /proc/meminfo in KiB (counts without a unit stay as they are). Raises HostError."""
     found = {name: int(figure) for name, figure in re.findall(r"(?m)^([A-Za-z]\w*(?:\(\w+\))?):\s+(\d+)", text or "")}
@@ -179,21 +192,20 @@ def fragmentation(rows: Sequence[Buddy], page_kb: int) -> dict[str, Any]:
     }
 
 
-def cma_problem(meminfo: Mapping[str, int], kernel: str = "", cmdline: str = "", kexec_crash_size: int | None = None) -> Finding | None:
+def cma_problem(meminfo: Mapping[str, int], kernel: Kernel) -> Finding | None:
     """Return the KHO leak: more free CMA than CMA."""
     total, free = meminfo.get("CmaTotal"), meminfo.get("CmaFree", 0)
     if total is None or free <= total:
         return None
-    off = "kho=off" in cmdline.split()
-    fixed = "another kernel" if kernel.startswith("6.17.0-1032") else "kernel 6.17.0-1032 or a later fixed one"
+    fixed = "another kernel" if kernel.release.startswith("6.17.0-1032") else "kernel 6.17.0-1032 or a later fixed one"
     message = (
-        f"CmaFree is {free} kB with CmaTotal {total} kB on kernel {kernel or 'unknown'}: the kernel's handover (KHO) keeps about 9.4 GiB as CMA "
+        f"CmaFree is {free} kB with CmaTotal {total} kB on kernel {kernel.release or 'unknown'}: the kernel's handover (KHO) keeps about 9.4 GiB as CMA "
         "scratch, which makes RDMA registration fail with ENOMEM"
     )
-    if off:
+    if kernel.kho_off:
         remedy = f"kho=off is on the kernel command line already, so reboot into {fixed}"
-    elif kexec_crash_size:
-        remedy = f"boot {fixed}; kho=off is not safe here, because /sys/kernel/kexec_crash_size is {kexec_crash_size} and a crash kernel is reserved"
+    elif kernel.crash_size != "0":
+        remedy = f"boot {fixed}; kho=off is not safe here, because /sys/kernel/kexec_crash_size is {kernel.crash_size} and a crash kernel is reserved"
     else:
         remedy = f"{KHO_REMEDY}, or boot {fixed}"
     return found(message, remedy, name="kho_leak")
@@ -202,7 +214,7 @@ def cma_problem(meminfo: Mapping[str, int], kernel: str = "", cmdline: str = "",
 def stuck_problem(meminfo: Mapping[str, int], gpu_users: Sequence[str]) -> Finding | None:
     """Return memory that the driver holds although no process uses the GPU."""
     held = unaccounted_kb(meminfo)
-    expected = KHO_KB if cma_problem(meminfo) is not None else 0
+    expected = KHO_KB if cma_problem(meminfo, Kernel()) else 0
     if gpu_users or "MemTotal" not in meminfo or "AnonPages" not in meminfo or held < STUCK_KB + expected:
         return None
     return found(
@@ -326,6 +338,7 @@ class Facts(NamedTuple):
     vm: dict[str, int]
     gpu_users: list[str]
     container: str
+    kernel: Kernel
 
 
 def container_reason(node: Node) -> str:
@@ -337,6 +350,13 @@ def container_reason(node: Node) -> str:
         return "docker"
     rc, out, _err = node.run(["systemd-detect-virt", "--container"])
     return out.strip() if rc == 0 and out.strip() not in ("", "none") else ""
+
+
+def read_kernel(node: Node) -> Kernel:
+    """Read the running kernel."""
+    texts = (node.read(path) or "" for path in ("/proc/sys/kernel/osrelease", "/proc/cmdline", "/sys/kernel/kexec_crash_size"))
+    release, cmdline, crash_size = (text.strip() for text in texts)
+    return Kernel(release, cmdline, crash_size or "0")
 
 
 def gpu_users(node: Node) -> list[str]:
@@ -367,17 +387,15 @@ def gather(node: Node) -> Facts:
         {key: int(text) for key, text in vm.items() if text.isdigit()},
         gpu_users(node),
         container_reason(node),
+        read_kernel(node),
     )
 
 
-def report(node: Node, facts: Facts) -> dict[str, Any]:
+def report(facts: Facts) -> dict[str, Any]:
     """Return the size in KiB, and the problems."""
     meminfo = facts.meminfo
-    crash = (node.read("/sys/kernel/kexec_crash_size") or "").strip()
-    kernel = (node.read("/proc/sys/kernel/osrelease") or "").strip()
-    command_line = (node.read("/proc/cmdline") or "").strip()
     problems = (
-        cma_problem(meminfo, kernel, command_line, int(crash) if crash.isdigit() else None),
+        cma_problem(meminfo, facts.kernel),
         stuck_problem(meminfo, facts.gpu_users),
         fragmentation_problem(fragmentation(facts.buddies, facts.page_kb), meminfo, facts.gpu_users),
         cache_problem(meminfo),

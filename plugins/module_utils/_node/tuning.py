@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import MARKER, Editor, FileChange, HostError, Node
 from ansible_collections.gb10.cluster.plugins.module_utils._node import memory, settings
+from ansible_collections.gb10.cluster.plugins.module_utils._node.memory import Kernel
 from ansible_collections.gb10.cluster.plugins.module_utils._node.settings import LEAVE, MASKED, STARTED, STOPPED, SYSCTL_HEADER, Settings, Unit, Wanted
 
 # --- A frozen node reboots itself: systemd's drop-in for the hardware watchdog, and when the device cannot have it.
@@ -77,65 +78,55 @@ REBOOT = "Reboot the node (playbooks/reboot.yml)"
 
 
 class Boot(NamedTuple):
-    """The kernel command line of a node, and what sets it."""
+    """What sets the kernel command line of the next boot."""
 
-    live: bool  # the running kernel has kho=off
     own: bool  # the role's file is there
     menu: bool | None  # GRUB's menu has kho=off; None without GRUB
-    crash: str  # memory that a crash kernel holds
-    kernel: str
 
 
 def read_kho(node: Node) -> Boot:
     """Read the node."""
     menu = node.read(GRUB_MENU) if node.exists(GRUB_PROGRAM) else None
-    return Boot(
-        "kho=off" in (node.read("/proc/cmdline") or "").split(),
-        MARKER in (node.read(KHO_FILE) or ""),
-        None if menu is None else re.search(r"(?m)^\s*linux\b.*\skho=off\b", menu) is not None,
-        (node.read("/sys/kernel/kexec_crash_size") or "0").strip(),
-        (node.read("/proc/sys/kernel/osrelease") or "").strip(),
-    )
+    return Boot(MARKER in (node.read(KHO_FILE) or ""), None if menu is None else re.search(r"(?m)^\s*linux\b.*\skho=off\b", menu) is not None)
 
 
-def kho_pending(boot: Boot) -> str:
+def kho_pending(boot: Boot, kernel: Kernel) -> str:
     """Return what the next boot changes, as a phrase; empty if the running kernel is as the files of GRUB want it."""
-    if boot.own and not boot.live:
+    if boot.own and not kernel.kho_off:
         return f"{KHO_FILE} has kho=off, and the running kernel does not"
-    return "the running kernel has kho=off, and the menu of GRUB does not" if boot.live and boot.menu is False else ""
+    return "the running kernel has kho=off, and the menu of GRUB does not" if kernel.kho_off and boot.menu is False else ""
 
 
-def _refuse(boot: Boot) -> None:
+def _refuse(boot: Boot, kernel: Kernel) -> None:
     """Refuse kho=off where it cannot work."""
-    if boot.live:
+    if kernel.kho_off:
         return
     if boot.menu is None:
         raise HostError(
             f"sysctl_kho_off needs GRUB, and this node has no {GRUB_PROGRAM} or no {GRUB_MENU}. Add kho=off to the kernel command line in the configuration of "
             "its boot loader, or set sysctl_kho_off: false."
         )
-    if boot.crash != "0":
+    if kernel.crash_size != "0":
         raise HostError(
-            f"kho=off is not safe here: /sys/kernel/kexec_crash_size is {boot.crash}, and a crash kernel is reserved. Remove crashkernel= from the kernel "
-            "command line (package kdump-tools), or set sysctl_kho_off: false."
+            f"kho=off is not safe here: /sys/kernel/kexec_crash_size is {kernel.crash_size}, and a crash kernel is reserved. Remove crashkernel= from the "
+            "kernel command line (package kdump-tools), or set sysctl_kho_off: false."
         )
 
 
-def kho_message(boot: Boot, wanted: bool, meminfo: Mapping[str, int], busy: bool) -> str:
-    """Return what the running kernel shows, and whether a reboot changes it; empty on a node that has nothing to do with kho=off.
-
-    :param busy: a process uses the GPU, so that MemFree does not show what an idle node has.
-    """
+def kho_message(boot: Boot, wanted: bool, facts: memory.Facts) -> str:
+    """Return what the running kernel shows, and whether a reboot changes it; empty on a node that has nothing to do with kho=off."""
+    meminfo, kernel = facts.meminfo, facts.kernel
     figures = {key: meminfo.get(key, 0) for key in ("CmaFree", "CmaTotal", "MemFree")}
     shown = f"CmaFree {figures['CmaFree']} of CmaTotal {figures['CmaTotal']} kB, MemFree {memory.gib(figures['MemFree'])} GiB"
-    if wanted and boot.live:
-        problem = memory.cma_problem(meminfo, boot.kernel, "kho=off")
-        proof = f"kho=off is on the kernel command line, and KHO keeps no memory: {shown}{' while the GPU is in use' if busy else ''}"
+    if wanted and kernel.kho_off:
+        problem = memory.cma_problem(meminfo, kernel)
+        busy = " while the GPU is in use" if facts.gpu_users else ""  # MemFree does not show what an idle node has
+        proof = f"kho=off is on the kernel command line, and KHO keeps no memory: {shown}{busy}"
         return f"{problem.found}: {problem.remedy}" if problem else proof
     if wanted:
         other = ". After a reboot without kho=off, find the boot loader or the entry that starts the kernel, and add it there" if boot.own and boot.menu else ""
         return f"kho=off is in {KHO_FILE}, and the running kernel does not have it: {shown}. {REBOOT}{other}"
-    return f"kho=off is removed from GRUB, and the running kernel still has it. {REBOOT}" if boot.live and (boot.own or boot.menu is False) else ""
+    return f"kho=off is removed from GRUB, and the running kernel still has it. {REBOOT}" if kernel.kho_off and (boot.own or boot.menu is False) else ""
 
 
 # --- The memory policy of a node: sysctls with their floor, swap, protection against thrashing, out-of-memory daemons, watchdog, and its cost.
@@ -259,11 +250,11 @@ class MemoryPolicy:
         return bool(devices)
 
     def check_kho(self, wanted: bool) -> Boot:
-        """Return what GRUB and the running kernel have. Refuses what cannot work on this node."""
+        """Return what GRUB has. Refuses what cannot work on this node."""
         boot = read_kho(self.node)
         if wanted:
             self.edit.require_own(KHO_FILE)
-            _refuse(boot)
+            _refuse(boot, self.facts.kernel)
         return boot
 
     def set_kho(self, boot: Boot, wanted: bool) -> str:
@@ -287,7 +278,7 @@ class MemoryPolicy:
             self.edit.step("menu of GRUB updated", "update-grub")
             if not self.edit.check_mode:
                 self.node.apply(FileChange(KHO_FILE, blank, None))
-        return kho_message(boot, wanted, self.facts.meminfo, bool(self.facts.gpu_users))
+        return kho_message(boot, wanted, self.facts)
 
     def present(self) -> dict[str, Any]:
         """Apply the policy."""

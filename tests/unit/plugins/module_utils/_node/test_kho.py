@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import HostError, Node
-from ansible_collections.gb10.cluster.plugins.module_utils._node import tuning
+from ansible_collections.gb10.cluster.plugins.module_utils._node import memory, tuning
 from unit.fixtures.host.tree import meminfo
 from unit.plugins.module_utils._node.test_tuning import Machine
 
@@ -53,7 +53,8 @@ class Spark(Machine):
         return [each for each in result["changes"] if "GRUB" in each or tuning.KHO_FILE in each], " ".join(result["shown"][1:])
 
     def pending(self) -> str:
-        return tuning.kho_pending(tuning.read_kho(Node(str(self.root))))
+        node = Node(str(self.root))
+        return tuning.kho_pending(tuning.read_kho(node), memory.read_kernel(node))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import HostError, Node, no_commands
 from ansible_collections.gb10.cluster.plugins.module_utils._node import memory
-from ansible_collections.gb10.cluster.plugins.module_utils._node.memory import GIB_KB, Buddy, Sample, Series, Zone, parse_series
+from ansible_collections.gb10.cluster.plugins.module_utils._node.memory import GIB_KB, Buddy, Kernel, Sample, Series, Zone, parse_series
 from hypothesis import given
 from hypothesis import strategies as st
 from shared_samples import needs_shared, samples
@@ -92,29 +92,29 @@ def test_a_real_119_gib_node() -> None:
 def test_the_kho_leak_before_and_after() -> None:
     text = (samples() / "meminfo.kho-leak-before-after.txt").read_text()
     leaking = memory.parse_meminfo(text)
-    found = memory.cma_problem(leaking, "7.0.0-1019-nvidia", "quiet", 0)
+    found = memory.cma_problem(leaking, Kernel("7.0.0-1019-nvidia", "quiet"))
     assert found is not None
     assert found.id == "kho_leak"
     after = re.search(r"after kho=off:  CmaFree (\d+), MemFree \(idle\) (\d+) GiB", text)
     assert after is not None
     for free in (int(after.group(1)), 100):
-        assert memory.cma_problem({"CmaTotal": free, "CmaFree": free}) is None
-    assert memory.cma_problem({"MemFree": 1}) is None
+        assert memory.cma_problem({"CmaTotal": free, "CmaFree": free}, Kernel()) is None
+    assert memory.cma_problem({"MemFree": 1}, Kernel()) is None
 
 
-KHO: dict[str, tuple[str, int | None, str]] = {
-    "default": ("quiet splash", 0, "set sysctl_kho_off: true, run site.yml --tags sysctl and then playbooks/reboot.yml, or boot kernel 6.17.0-1032"),
-    "a crash kernel is reserved": ("quiet crashkernel=1G", 512, "kho=off is not safe here, because /sys/kernel/kexec_crash_size is 512"),
-    "already off": ("kho=off", 0, "kho=off is on the kernel command line already, so reboot"),
+KHO: dict[str, tuple[str, str, str]] = {
+    "default": ("quiet splash", "0", "set sysctl_kho_off: true, run site.yml --tags sysctl and then playbooks/reboot.yml, or boot kernel 6.17.0-1032"),
+    "a crash kernel is reserved": ("quiet crashkernel=1G", "512", "kho=off is not safe here, because /sys/kernel/kexec_crash_size is 512"),
+    "already off": ("kho=off", "0", "kho=off is on the kernel command line already, so reboot"),
 }
 
 
 @pytest.mark.parametrize(("cmdline", "crash", "remedy"), KHO.values(), ids=KHO.keys())
-def test_the_kho_remedy_fits_the_node(cmdline: str, crash: int | None, remedy: str) -> None:
-    found = memory.cma_problem({"CmaTotal": 0, "CmaFree": 1}, "7.0.0", cmdline, crash)
+def test_the_kho_remedy_fits_the_node(cmdline: str, crash: str, remedy: str) -> None:
+    found = memory.cma_problem({"CmaTotal": 0, "CmaFree": 1}, Kernel("7.0.0", cmdline, crash))
     assert found is not None
     assert remedy in found.remedy
-    same = memory.cma_problem({"CmaTotal": 0, "CmaFree": 1}, "6.17.0-1032-nvidia", cmdline, crash)
+    same = memory.cma_problem({"CmaTotal": 0, "CmaFree": 1}, Kernel("6.17.0-1032-nvidia", cmdline, crash))
     assert same is not None
     assert "6.17.0-1032" not in same.remedy
 
@@ -260,7 +260,7 @@ def gathered(tree: Tree) -> memory.Facts:
 
 def ask(tree: Tree) -> dict[str, Any]:
     """Return the report of a tree."""
-    return memory.report(Node(str(tree.root), no_commands), gathered(tree))
+    return memory.report(gathered(tree))
 
 
 def test_a_stock_spark(tree: Tree) -> None:
