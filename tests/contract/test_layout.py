@@ -86,7 +86,7 @@ def test_every_playbook_begins_with_the_check_of_the_inventory() -> None:
     """No playbook touches a host before the check; what stays on the controller needs no check."""
     playbooks = {path.name: yaml.safe_load(path.read_text(encoding="utf-8")) for path in (REPO / "playbooks").glob("*.yml")}
     (check,) = playbooks.pop("inventory.yml")
-    assert "gb10.cluster.inventory_check" in check["tasks"][0]
+    assert "gb10.cluster.inventory" in check["tasks"][0]
     assert check["tags"] == ["always"]
     checked = {"inventory.yml", "gb10.cluster.inventory"}
     for _each in playbooks:

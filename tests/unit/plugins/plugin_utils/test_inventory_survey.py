@@ -16,7 +16,7 @@ from ansible.plugins.vars import host_group_vars
 from ansible.utils.vars import load_extra_vars
 from ansible.vars.hostvars import HostVars
 from ansible.vars.manager import VariableManager
-from ansible_collections.gb10.cluster.plugins.action.inventory_check import selected
+from ansible_collections.gb10.cluster.plugins.action.inventory import selected
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import DEFAULT_PROFILE
 from ansible_collections.gb10.cluster.plugins.plugin_utils import gate_expressions, inventory_profiles
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import Located

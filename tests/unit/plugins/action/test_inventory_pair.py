@@ -10,7 +10,7 @@ import pytest
 import yaml
 from ansible.errors import AnsibleActionFail, AnsiblePromptInterrupt, AnsiblePromptNoninteractive
 from ansible.utils.display import Display
-from ansible_collections.gb10.cluster.plugins.action import setup as plugin
+from ansible_collections.gb10.cluster.plugins.action import inventory as plugin
 from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles
 from ansible_collections.gb10.cluster.plugins.plugin_utils import setup_login
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
@@ -43,12 +43,12 @@ class World:
         """Run the action with these extra variables and these answers on the terminal."""
         self.answers, self.prompts, self.private = list(answers), [], []
         self.lines.clear()
-        given = {"inventory": str(self.folder), "machines": None, "nodes": None, "fabrics": None, "profiles": PROFILES, "variables": None} | options
+        given = {"folder": str(self.folder), "machines": None, "nodes": None, "fabrics": None, "profiles": PROFILES, "variables": None} | options
         action = plugin.ActionModule.__new__(plugin.ActionModule)
         action._task = SimpleNamespace(check_mode=False)
         action._loader = extra or {}
         action._play_context = SimpleNamespace(become_pass=self.become_pass)
-        action.validate_argument_spec = lambda **_more: (None, given)
+        action.validate_argument_spec = lambda **_more: (None, {"pair": given})
         return action.run()
 
     @property
