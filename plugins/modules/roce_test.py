@@ -24,6 +24,7 @@ description:
     It ends itself after 60 s and is removed in every case, and one that an interrupted run has left is removed first.
 extends_documentation_fragment:
   - gb10.cluster.attributes
+  - gb10.cluster.rails
 attributes:
   check_mode:
     support: full
@@ -47,12 +48,6 @@ options:
       - This node's fabric addresses with prefix, one per rail. Required unless O(mode=collective).
     type: list
     elements: str
-  interfaces:
-    description:
-      - The network devices that are the rails, in order. Empty finds them.
-    type: list
-    elements: str
-    default: []
   server:
     description:
       - The server's fabric addresses, one per rail. Required for O(mode=client).
