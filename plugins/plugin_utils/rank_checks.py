@@ -17,7 +17,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._core import text
 from ansible_collections.gb10.cluster.plugins.module_utils._core.finding import ERROR, INFO, counts
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_atomically
 from ansible_collections.gb10.cluster.plugins.module_utils._node.group_state import group_status
-from ansible_collections.gb10.cluster.plugins.module_utils._node.parse import numbers
 from ansible_collections.gb10.cluster.plugins.plugin_utils import shown
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import short
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_login import ssh_words
@@ -62,9 +61,6 @@ def _group(given: Mapping[str, Any], needs: Mapping[str, Any], variables: Mappin
 
 def preflight(given: Mapping[str, Any], options: Mapping[str, Any], variables: Mapping[str, Any], loader: Any) -> dict[str, Any]:
     """Return the verdict of preflight, failed if there are errors. The first host in the run prints it and writes the report."""
-    faults = [*_version_faults(options["needs"]["known_versions"]), *judge.unknown_ids(options["ignore"])]
-    if faults:
-        return {"failed": True, "findings": [], "ignored": [], "not_checked": [], "msg": ". ".join(faults) + "."}
     group, _read = _group(given, options["needs"], variables, for_doctor=False)
     verdict, host = judge.judge(group, options["ignore"], options["strict"]), str(variables["inventory_hostname"])
     result, file = verdict.data(), options["file"]
@@ -133,15 +129,6 @@ def _rank(values: Mapping[str, Any], host: str, number: int, in_run: bool, for_d
         [str(each) for each in _ran(more, DRIFT).get("repairs") or []],
         {role: _ran(more, name) for role, name in SETTINGS.items()},
     )
-
-
-def _version_faults(entries: list[dict[str, Any]]) -> list[str]:
-    """Return a sentence for each of the user's known versions without a version."""
-    return [
-        f"preflight_known_versions[{number}] has neither match nor below with a version"
-        for number, entry in enumerate(entries)
-        if not numbers(str(entry.get("match") or entry.get("below") or ""))
-    ]
 
 
 def _text(group: Group, verdict: judge.Verdict, report: str) -> list[str]:

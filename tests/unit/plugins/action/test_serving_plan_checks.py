@@ -89,14 +89,6 @@ def test_a_limited_run_checks_the_hosts_in_it() -> None:
     assert {each["reason"] for each in worker["not_checked"] if each["hosts"] == ["spark-1"]} == {"not in this run (--limit)"}
 
 
-def test_refuses_wrong_options_before_the_checks(screen: list[str]) -> None:
-    own = [{"component": "driver", "severity": "info", "matters": "x", "remedy": "y"}]
-    result = call("spark-1", {"spark-1": facts(), "spark-2": facts()}, known_versions=own)
-    assert result["failed"] is True
-    assert "preflight_known_versions[0]" in result["msg"]
-    assert screen == []
-
-
 def test_checks_the_known_versions_of_the_user() -> None:
     own = [{"component": "driver", "match": "580.173", "severity": "error", "matters": "it hurts here", "remedy": "take another"}]
     head = call("spark-1", {"spark-1": facts(), "spark-2": facts()}, known_versions=own)

@@ -746,15 +746,6 @@ def test_ignore_and_strict(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("clock_skw", "did you mean clock_skew?"), ("ota-torn", "did you mean ota_torn?"), ("zzz", "known are reachable, sudo, python")]
-)
-def test_refuses_an_unknown_id(name: str, hint: str) -> None:
-    (sentence,) = judge.unknown_ids([name, "gb10"])
-    assert f"'{name}'" in sentence
-    assert hint in sentence
-
-
-@pytest.mark.parametrize(
     ("path", "text", "reason"),
     [
         ("run/reboot-required", "", "/run/reboot-required"),
