@@ -180,11 +180,14 @@ class ActionModule(ActionBase):
     def _estimate(self, place: plans.Place, infos: list[dict[str, Any]]) -> list[str]:
         """Estimate the KV pool with the present memory of each rank, and fail if the boot may freeze a node or cannot pass. Return warnings."""
         try:
-            warnings, refused = plans.estimate(place, infos)
+            found, refused = plans.estimate(place, *plans.memory_now(place, infos))
         except kv_estimate.PlanError as error:
+            if place.options["plan"] in ("off", False):
+                return []
             raise AnsibleActionFail(str(error)) from None
-        self._fail(f"{self.group['name']}: {refused}" if refused else "")
-        return [] if place.rank else warnings
+        remedy = "" if found["unsafe"] else " To boot all the same: vllm_tp2_plan=report."
+        self._fail(f"{self.group['name']}: {refused} Nothing was stopped or started.{remedy}" if refused else "")
+        return [] if place.rank else list(found["warnings"])
 
     def _rails(self, place: plans.Place) -> list[dict[str, Any]]:
         """Return the NCCL variables of each rank, as the user or the role roce sets them, or as its node was read."""
