@@ -1,40 +1,28 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Filters: a profile to one rank's command line, environment and compose file, and to the KV pool that it leaves."""
+"""Filters: a profile to one rank's command line, environment, compose file and KV pool; documents and texts for people.
+
+Ansible reports an error of a filter with its text.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
+from ansible_collections.gb10.cluster.plugins.module_utils._core.text import printable
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose, kv_estimate, trial
-from ansible_collections.gb10.cluster.plugins.plugin_utils.filters import raises
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose, kv_estimate, text, trial
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import adjusted
-from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_schema import ProfileError
-
-FILTERS: dict[str, Callable[..., Any]] = {
-    "adjusted_profile": adjusted,
-    "collective_verdict": trial.verdict,
-    "api_url": api_probe.api_url,
-    "kv_pool": kv_estimate.make_plan,
-    "render_rank": compose.render_rank,
-    "env_file_text": compose.env_file_text,
-    "profile_paths": compose.host_paths,
-}
 
 
-def _guard(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    @raises(compose.ServingError, kv_estimate.PlanError, ProfileError)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        for value in args[:1]:
-            if not isinstance(value, (Mapping, list)):
-                raise AnsibleFilterError(f"{name} needs a mapping, got {value!r}")
-        return function(*args, **kwargs)
-
-    return run
+def kv_pool(profile: Any, ranks: Sequence[Mapping[str, Any]], version: str | None = None, allow_unsafe: bool = False) -> dict[str, Any]:
+    """Return the estimate; see module_utils._profile.kv_estimate.make_plan."""
+    if not isinstance(profile, Mapping):
+        raise AnsibleFilterError("kv_pool was not given a resolved profile, expected one as lookup('gb10.cluster.profile', NAME) returns it")
+    return kv_estimate.make_plan(profile, ranks, version, allow_unsafe)
 
 
 class FilterModule:
@@ -42,4 +30,14 @@ class FilterModule:
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         """Return the filters by name."""
-        return {name: _guard(name, function) for name, function in FILTERS.items()}
+        return {
+            "adjusted_profile": adjusted,
+            "api_url": api_probe.api_url,
+            "collective_verdict": trial.verdict,
+            "env_file_text": compose.env_file_text,
+            "kv_pool": kv_pool,
+            "printable": lambda value: printable(str(value)),
+            "profile_paths": compose.host_paths,
+            "profiles_document": text.document,
+            "render_rank": compose.render_rank,
+        }

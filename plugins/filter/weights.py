@@ -10,10 +10,8 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gb10.cluster.plugins.module_utils._node import manifest
-from ansible_collections.gb10.cluster.plugins.plugin_utils.filters import raises
 
 
-@raises(manifest.ManifestError)
 def weights_plan(seen: Any, hosts: Any, models: Any, source: str = "auto", reserve_bytes: int = 0) -> list[dict[str, Any]]:
     """Return the plan of each model; see module_utils._node.manifest.plans."""
     hosts, models, ranks = [str(host) for host in hosts], list(models), [[each.get("manifest") for each in results] for results in seen]
