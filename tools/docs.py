@@ -252,7 +252,7 @@ def second_descriptions(repo: Path, shared: Mapping[str, Any], roles: Mapping[st
 def _documented(plugin: Path) -> Mapping[str, Any]:
     """Return the options of a plugin, with those of the collection's fragments."""
     own = _block(plugin, "DOCUMENTATION")
-    options = {}
+    options: dict[str, Any] = {}
     for name in own.get("extends_documentation_fragment") or ():
         _namespace, _collection, fragment, *part = name.split(".")
         options |= _block(plugin.parents[1] / "doc_fragments" / f"{fragment}.py", part[0].upper() if part else "DOCUMENTATION").get("options") or {}
