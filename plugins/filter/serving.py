@@ -18,11 +18,11 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile import compo
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import adjusted
 
 
-def kv_pool(profile: Any, ranks: Sequence[Mapping[str, Any]], version: str | None = None, allow_unsafe: bool = False) -> dict[str, Any]:
+def kv_pool_plan(profile: Any, ranks: Sequence[Mapping[str, Any]], version: str | None = None, allow_unsafe_memory: bool = False) -> dict[str, Any]:
     """Return the estimate; see module_utils._profile.kv_estimate.make_plan."""
     if not isinstance(profile, Mapping):
-        raise AnsibleFilterError("kv_pool was not given a resolved profile, expected one as lookup('gb10.cluster.profile', NAME) returns it")
-    return kv_estimate.make_plan(profile, ranks, version, allow_unsafe)
+        raise AnsibleFilterError("kv_pool_plan was not given a resolved profile, expected one as lookup('gb10.cluster.profile', NAME) returns it")
+    return kv_estimate.make_plan(profile, ranks, version, allow_unsafe_memory)
 
 
 class FilterModule:
@@ -35,7 +35,7 @@ class FilterModule:
             "api_url": api_probe.api_url,
             "collective_verdict": trial.verdict,
             "env_file_text": compose.env_file_text,
-            "kv_pool": kv_pool,
+            "kv_pool_plan": kv_pool_plan,
             "printable": lambda value: printable(str(value)),
             "profile_paths": compose.host_paths,
             "profiles_document": text.document,

@@ -25,8 +25,8 @@ def test_the_filters_are_there() -> None:
     [
         ("render_rank", (MINI, {"rank": 5, "size": 1}), "rank 5 of a group of 1 does not exist"),
         ("env_file_text", ({"A": "'"},), "the secret A contains a single quote"),
-        ("kv_pool", ("fp8-1m", []), "kv_pool was not given a resolved profile"),
-        ("kv_pool", (MINI, [{"host": "spark-1", "total_kib": "much"}]), "spark-1"),
+        ("kv_pool_plan", ("fp8-1m", []), "kv_pool_plan was not given a resolved profile"),
+        ("kv_pool_plan", (MINI, [{"host": "spark-1", "total_kib": "much"}]), "spark-1"),
     ],
 )
 def test_faults(name: str, args: tuple[Any, ...], text: str) -> None:
@@ -36,9 +36,9 @@ def test_faults(name: str, args: tuple[Any, ...], text: str) -> None:
 
 def test_the_kv_pool_of_other_settings_names_what_would_fit() -> None:
     ranks = [{"host": host, "total_kib": kib, "available_kib": kib - 8 * 2**20} for host, kib in (("a", 127601213), ("b", 125441146))]
-    seed = FILTERS["kv_pool"](resolve("dspark-nvfp4-1m-seed", SHIPPED), ranks)
+    seed = FILTERS["kv_pool_plan"](resolve("dspark-nvfp4-1m-seed", SHIPPED), ranks)
     assert (seed["verdict"], seed["short_rank"], seed["remedy"]) == ("refused", 1, "set gpu-memory-utilization to 0.81")
     own = {"mine": {"extends": "dspark-nvfp4-1m-seed", "engine": {"args": {"gpu-memory-utilization": "0.84"}}}}
-    risky = [FILTERS["kv_pool"](resolve("mine", SHIPPED, own), ranks, allow_unsafe=allow) for allow in (False, True)]
+    risky = [FILTERS["kv_pool_plan"](resolve("mine", SHIPPED, own), ranks, allow_unsafe_memory=allow) for allow in (False, True)]
     assert ["Of 119.6 GiB on b, 19.1 GiB stay for the host" in (each["unsafe"] or "") for each in risky] == [True, False]
     assert any("Of 119.6 GiB on b" in text for text in risky[1]["warnings"])
