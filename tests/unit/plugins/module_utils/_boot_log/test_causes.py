@@ -1,22 +1,33 @@
-"""Logs in which the line of the cause is not the loudest: what else the log shows decides the row, and fills the remedy."""
+"""The state of a boot, and the row of its cause where the line of the cause is not the loudest: what else the log shows decides, and fills the remedy."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import parse
+from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog, parse
 
 API = "(APIServer pid=1) "
-WORKER = "(Worker_TP1 pid=291) "
-CORE = "(EngineCore pid=9) ERROR 11-20 21:10:00 [core.py:1512] "
-BANNER = API + "INFO 11-20 21:00:00 [api_server.py:1977] vLLM API server version 0.30.0\n"
+BANNER = API + "INFO 11-20 21:00:00 [api_server.py:1977] vLLM API server version 0.25.1\n"
 LOADING = "(EngineCore pid=9) INFO 11-20 21:01:00 [gpu_model_runner.py:1] Starting to load model /models/m...\n"
-OPTIONAL = "ModuleNotFoundError: No module named 'an_optional_part'\n"
 KV = "(EngineCore pid=9) INFO 11-20 21:02:00 [kv_cache_utils.py:1] GPU KV cache size: 5,000 tokens\n"
-DRAFTER = "(EngineCore pid=9) INFO 11-20 21:01:30 [eagle.py:1] Loading drafter model...\n"
 READY = API + "INFO:     Application startup complete.\n"
+HEALTH = 'INFO:     10.0.0.9:4 - "GET /health HTTP/1.1" 200 OK\n'
+FAILED_REQUEST = 'INFO:     10.0.0.9:4 - "POST /v1/completions HTTP/1.1" 500 Internal Server Error\n'
+CORE = "(EngineCore pid=9) ERROR 11-20 21:10:00 [core.py:1512] "
+WORKER = "(Worker_TP1 pid=291) "
 FATAL = CORE + "EngineCore encountered a fatal error.\n"
+GLOO = CORE + "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.77.0.2]:29319.\n"
+IN_EXECUTOR = "(Worker_TP0 pid=12) ERROR 11-20 21:10:00 [multiproc_executor.py:1004] "
+NCCL = IN_EXECUTOR + "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.\n"
+WATCHDOG = "[rank0]:[E1122 13:00:03.19 ProcessGroupNCCL.cpp:612] [Rank 0] async exception: NCCL error: remote process exited or there was a network error\n"
+STREAM = '(APIServer pid=1) INFO:     10.0.0.9:4 - "POST /v1/completions HTTP/1.1" 200 OK\n'
+IN_WORKER = "(VllmWorkerProcess pid=149) ERROR 04-28 18:00:58 [m.py:238] Exception in worker VllmWorkerProcess while processing method load_model.\n"
+SERVED = READY + STREAM
+DEAD = "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause.\n"
+STOP = "INFO:     Shutting down\n"
+OPTIONAL = "ModuleNotFoundError: No module named 'an_optional_part'\n"
+DRAFTER = "(EngineCore pid=9) INFO 11-20 21:01:30 [eagle.py:1] Loading drafter model...\n"
 FAILED = CORE + "EngineCore failed to start.\n"
 ENDED = CORE + "Exception: WorkerProc initialization failed due to an exception in a background process. See stack trace for root cause.\n"
 VALIDATION = API + "pydantic_core._pydantic_core.ValidationError: 1 validation error for SpeculativeConfig\n"
@@ -43,6 +54,12 @@ BOOTSTRAP = (
 PROPOSE = f'{CORE}  File "/opt/vllm/vllm/v1/spec_decode/eagle.py", line 300, in propose\n{CORE}    hidden = self.model(ids)\n'
 
 
+def verdict(text: str) -> tuple[str, str | None]:
+    """Parse a complete log and return state and class."""
+    facts = parse(text)
+    return facts["state"], facts["failure"] and facts["failure"]["class"]
+
+
 def failure(log: str) -> dict[str, Any]:
     """Return the failure of a complete log."""
     found = parse(log)["failure"]
@@ -53,6 +70,98 @@ def failure(log: str) -> dict[str, Any]:
 def row(log: str) -> str:
     """Return the name of the row."""
     return str(failure(log)["anchor"]).rpartition("#")[2]
+
+
+# --- the state
+
+
+@pytest.mark.parametrize(
+    ("lines", "name"),
+    [
+        pytest.param(GLOO + FATAL, "peer_lost", id="gloo, then the fatal error"),
+        pytest.param(HEALTH + GLOO + FATAL + STOP, "peer_lost", id="idle head, then the shutdown that follows"),
+        pytest.param(NCCL, "peer_lost", id="ncclRemoteError alone"),
+        pytest.param(WATCHDOG + HEALTH, "peer_lost", id="the NCCL watchdog, and health still answers"),
+        pytest.param(NCCL + STREAM, "peer_lost", id="the status of a stream that hangs"),
+        pytest.param(FATAL, "engine_failed", id="a fatal error alone"),
+        pytest.param("(APIServer pid=1) ERROR 11-20 21:10:00 [async_llm.py:906] " + DEAD, "engine_failed", id="EngineDeadError alone"),
+        pytest.param(DEAD + FAILED_REQUEST, "engine_failed", id="EngineDeadError without a level, then HTTP 500"),
+        pytest.param(GLOO.replace(CORE, "") + DEAD + FAILED_REQUEST, "peer_lost", id="a lost peer without a level, then HTTP 500"),
+    ],
+)
+def test_a_served_engine_that_dies_is_served_then_failed(lines: str, name: str) -> None:
+    """The class names the peer where the peer is the cause."""
+    assert verdict(BANNER + KV + SERVED + lines) == ("served_then_failed", name)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param(STOP + GLOO + FATAL, id="a stopped head whose peer is gone"),
+        pytest.param(FAILED_REQUEST + HEALTH, id="HTTP 500 for one request"),
+        pytest.param("ValueError: a request's own\n" + FAILED_REQUEST, id="HTTP 500 for a bad request"),
+    ],
+)
+def test_a_served_engine_stays_ready(lines: str) -> None:
+    """A stop that was asked for and a request's own error are not the engine's death."""
+    assert verdict(BANNER + KV + SERVED + lines) == ("ready", None)
+
+
+def test_a_weak_line_alone_is_a_suspicion_while_the_process_runs() -> None:
+    """Loads and compiles are silent for minutes after an optional import has failed."""
+    log = BootLog()
+    log.feed((BANNER + LOADING + OPTIONAL).encode())
+    facts = log.facts()
+    assert (facts["state"], facts["failure"]) == ("starting", None)
+    assert (facts["suspicion"]["class"], facts["suspicion"]["line"]) == ("toolchain", OPTIONAL.strip())
+    log.feed(KV.encode())
+    assert log.facts()["suspicion"] is None
+
+
+@pytest.mark.parametrize("line", [FAILED, "RuntimeError: Engine core initialization failed. See root cause above.\n"])
+def test_a_second_sign_confirms_a_suspicion(line: str) -> None:
+    """What the engine prints of its own end follows at once."""
+    log = BootLog()
+    log.feed((BANNER + LOADING + OPTIONAL + line).encode())
+    facts = log.facts()
+    assert (facts["state"], facts["failure"]["class"], facts["failure"]["confirmed"]) == ("failed", "toolchain", True)
+
+
+@pytest.mark.parametrize("first", [CORE + "Traceback (most recent call last):\n", IN_WORKER])
+def test_a_log_cut_in_the_traceback_of_an_engine_process_has_failed(first: str) -> None:
+    """The name of the exception is in the last line, which is missing."""
+    assert verdict(BANNER + LOADING + first + CORE + '  File "/x.py", line 1, in f\n') == ("failed", "unclassified")
+    assert verdict(BANNER + LOADING + first + KV) == ("starting", None)
+
+
+def test_another_programs_port_is_not_vllms() -> None:
+    """vLLM reports the port on which it listens; another program in the log fails on its own."""
+    listen = "INFO 09-04 12:12:15 [api_server.py:1349] Starting vLLM API server 0 on http://0.0.0.0:8000\n"
+    taken = "ERROR:    [Errno 98] error while attempting to bind on address ('0.0.0.0', {}): address already in use\n"
+    other = "INFO:     Application startup complete.\nINFO:     Uvicorn running on http://0.0.0.0:8080 (Press CTRL+C to quit)\n"
+    assert parse(BANNER + other + KV + listen)["state"] == "starting"
+    assert verdict(BANNER + other + KV + listen + READY + taken.format(8080)) == ("ready", None)
+    assert verdict(BANNER + KV + listen + taken.format(8000)) == ("failed", "addr_in_use")
+
+
+def test_a_record_before_the_banner_is_not_a_boot_of_its_own() -> None:
+    """vLLM 0.11 prints the scheduler's default before its version."""
+    facts = parse("INFO 11-20 20:59:59 [scheduler.py:216] Chunked prefill is enabled with max_num_batched_tokens=2048.\n" + BANNER + KV)
+    assert (facts["restarts"], facts["version"]) == (0, "0.25.1")
+
+
+@pytest.mark.parametrize("key", ["textPayload", "message", "log"])
+def test_a_json_record_over_several_lines(key: str) -> None:
+    """A collector's export is printed with indentation."""
+    record = '  {\n    "severity": "INFO",\n    "%s": "(EngineCore pid=9) INFO 11-20 21:02:00 [k.py:1] GPU KV cache size: 5,000 tokens",\n    "x": 1\n  },\n'
+    assert parse(record % key)["kv_cache"]["tokens"] == 5000
+
+
+def test_the_more_specific_row_of_a_class_gives_the_remedy() -> None:
+    """The general line of a class comes first in many logs."""
+    rows = [{"class": "x", "pattern": "narrow (?P<what>cause)", "remedy": "Mend the {what}."}, {"class": "x", "pattern": "trouble", "remedy": "Read the log."}]
+    failure = parse(BANNER + LOADING + CORE + "trouble\n" + CORE + "narrow cause\n" + CORE + "trouble\n", rows)["failure"]
+    assert (failure["remedy"], failure["line"], failure["count"]) == ("Mend the cause.", "narrow cause", 3)
 
 
 # --- a setting that vLLM refuses
