@@ -421,15 +421,6 @@ def test_a_stop_does_not_wait_for_a_hold(world: World) -> None:
     assert world.settle(60)["result"] == "stopped"
 
 
-def test_a_rank_of_another_head_is_neither_started_nor_stopped(world: World) -> None:
-    world.ranks[1].owner = {"group": GROUP, "head": OTHER_HEAD}
-    found = world.change("new")
-    assert found["result"] == "failed"
-    assert "rank 1 on two cannot be used: two has another owner" in found["sentence"]
-    assert found["sentence"].endswith("Nothing was changed.")
-    assert order(world) == []
-
-
 def test_a_pair_that_serves_without_a_desired_state_is_adopted_without_a_restart() -> None:
     world = World()
     world.add_release("old", ["good"], good=True)
@@ -443,21 +434,22 @@ def test_a_pair_that_serves_without_a_desired_state_is_adopted_without_a_restart
     assert any(each.startswith("timeout not set -> ") for each in found["adjusted"]), "it took those of the run"
 
 
-def test_a_missing_release_stops_nothing(world: World) -> None:
-    del world.ranks[1].releases["new"]
-    assert world.change("new")["sentence"].startswith("pair1: rank 1 on two: releases/new is missing. Nothing was changed. Remedy: run site.yml")
-    assert world.serves("old")
-
-
-@pytest.mark.parametrize("fault", ["cut", "freeze", "reboot"])
-def test_a_node_that_is_lost_before_the_change_stops_nothing(world: World, fault: str) -> None:
-    getattr(world, fault)(1, 300.0)
-    if fault == "reboot":
-        world.run(1)
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        (lambda world: world.ranks[1].owner.update(head=OTHER_HEAD), "rank 1 on two cannot be used: two has another owner"),
+        (lambda world: world.ranks[1].releases.pop("new"), "pair1: rank 1 on two: releases/new is missing. Nothing was changed. Remedy: run site.yml"),
+        (lambda world: world.cut(1, 300.0), "rank 1 on two does not answer"),
+        (lambda world: world.freeze(1, 300.0), "rank 1 on two does not answer"),
+        (lambda world: (world.reboot(1, 300.0), world.run(1)), "rank 1 on two does not answer"),
+    ],
+    ids=["a rank of another head", "a missing release", "a cut session", "a frozen node", "a node that reboots"],
+)
+def test_what_keeps_a_start_from_its_boot_is_named_and_stops_nothing(world: World, fault: Callable[[World], object], text: str) -> None:
+    fault(world)
     found = world.change("new")
-    assert found["verdict"]["class"] == "node_lost"
-    assert "rank 1 on two does not answer" in found["sentence"]
-    assert not any("halts" in line for line in world.log)
+    assert (found["result"], text in found["sentence"], "Nothing was changed." in found["sentence"]) == ("failed", True, True)
+    assert order(world) == []
 
 
 def test_a_session_that_is_cut_for_a_moment_does_not_end_a_boot() -> None:
