@@ -150,6 +150,14 @@ def test_the_state_of_a_boot(state: str, name: str, text: str) -> None:
     assert (facts["state"], facts["failure"]["class"] if facts["failure"] else "-") == (state, name)
 
 
+@pytest.mark.parametrize(("row", "number", "phrases", "text"), [pytest.param(*row, id=name) for name, *row in table("causes.tsv")])
+def test_the_row_of_the_cause_and_not_of_its_consequence(row: str, number: str, phrases: str, text: str) -> None:
+    """The line of the cause is not the loudest: what else the log shows decides, and fills the remedy. `phrases` of it have | between them."""
+    failure = parse(text)["failure"]
+    assert (failure["anchor"], failure["line_number"]) == (f"docs/reference/failures.md#{row}", int(number))
+    assert [phrase for phrase in phrases.split("|") if phrase not in failure["remedy"]] == []
+
+
 # -- boots -------------------------------------------------------------------------------------------------------------
 
 
