@@ -501,7 +501,7 @@ def test_look_returns_what_the_plan_of_a_start_reads(owned: Machine) -> None:
     assert start_reasons(info, "4f0c", "rank 1 on lab-2") == ["rank 1 on lab-2 runs another image (sha256:1111) than release 4f0c names"]
     owned.engine.images.clear()
     info = owned.do("look", release="4f0c")
-    assert start_reasons(info, "4f0c", "rank 1 on lab-2") == [], "an image that is gone is no reason"
+    assert start_reasons(info, "4f0c", "rank 1 on lab-2") == [], "an image that is gone starts nothing"
     assert "does not have its image sha256:1111 any more" in lost_ways([info], ["lab-2"], "5a5a")[0]
     info = owned.do("look", release="", free_share=None)
     assert (info["receipt"]["release"], info["manifest"], info["missing"], info["blocked"]) == ("4f0c", {}, [], "")
