@@ -1,4 +1,4 @@
-"""What held when the collection was reviewed, and has no test elsewhere. README.md lists all fifteen with their tests."""
+"""What held when the collection was reviewed (README.md lists all fifteen), and hostile keys and values of sysctl (L4): what has no test elsewhere."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import HostError, Node
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import netplan
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import Device, RailConfig, read_files
+from ansible_collections.gb10.cluster.plugins.module_utils._node import settings
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import look
 
 REPO = Path(__file__).resolve().parents[2]
@@ -72,3 +73,22 @@ def test_the_labs_accept_keys_from_this_machine_only() -> None:
     published = re.findall(r'"--publish", f?"([^"]*)"', "\n".join(path.read_text(encoding="utf-8") for path in (REPO / "lab").rglob("*.py")))
     assert published
     assert all(each.startswith("127.0.0.1:") for each in published)
+
+
+SYSCTL_KEYS = ["kernel/../../../etc/hostname", "kernel/./x", "vm//x", "vm..x", "vm.x/..", "vm/", "vm.", "net/../x", "vm.x\nkernel.y", "vm.*", "vm.é", "dev.x"]
+
+
+@pytest.mark.parametrize("key", SYSCTL_KEYS)
+def test_refuses_a_sysctl_key_that_leaves_its_folder(key: str) -> None:
+    with pytest.raises(HostError, match="sysctl_settings has the key"):
+        settings.desired_sysctls({}, "leave", "keep", {key: "1"})
+
+
+@pytest.mark.parametrize("key", ["vm.swappiness", "net.ipv4.conf.eth0/1.arp_ignore", "kernel.core_pattern"])
+def test_accepts_a_sysctl_key(key: str) -> None:
+    assert settings.desired_sysctls({}, "leave", "keep", {key: "1"}) == {key: "1"}
+
+
+def test_a_sysctl_value_stays_on_one_line() -> None:
+    text = settings.render_sysctls(settings.desired_sysctls({}, "leave", "keep", {"vm.x": "0\nkernel.core_pattern = |/x"}))
+    assert (text or "").splitlines()[1:] == ["vm.x = 0 kernel.core_pattern = |/x"]
