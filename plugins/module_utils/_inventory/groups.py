@@ -234,7 +234,8 @@ def group_of(host: str, groups: Mapping[str, Sequence[str]], hosts: Mapping[str,
     bad = name_fault("group", names[0]) or next(filter(None, (name_fault("host", name) for name in serving[names[0]])), "")
     if bad:
         raise ClusterError(f"the inventory {bad}")
-    order, networks, fabric, faults = fabric_of(names[0], serving[names[0]], serving[names[0]], hosts)
+    variables = {name: hosts[name] for name in serving[names[0]]}  # the lookup reads a host when it is indexed
+    order, networks, fabric, faults = fabric_of(names[0], list(variables), list(variables), variables)
     if faults:
         raise ClusterError(f"{faults[0].place.key} {faults[0].text}")
     return {
@@ -243,7 +244,9 @@ def group_of(host: str, groups: Mapping[str, Sequence[str]], hosts: Mapping[str,
         "size": len(order),
         "head": order[0],
         "hosts": order,
-        "members": [{"host": name, "rank": rank, "address": management_address(name, hosts[name]), "fabric": fabric[name]} for rank, name in enumerate(order)],
+        "members": [
+            {"host": name, "rank": rank, "address": management_address(name, variables[name]), "fabric": fabric[name]} for rank, name in enumerate(order)
+        ],
         "fabric": fabric[host],
         "cidrs": [str(network) for network in networks],
         "prefixes": [network.prefixlen for network in networks],
