@@ -121,12 +121,6 @@ def test_no_text_reaches_the_terminal_as_a_command(run: Run) -> None:
     assert "\x1b" not in "\n".join(run.finish("one"))
 
 
-def test_what_is_not_printed_yet_is_not_lost_when_a_run_is_interrupted(run: Run) -> None:
-    run.report.task("roce", "k", "Check")
-    run.report.add("failed", "one", "k", ["No link."])
-    assert [line.text for line in run.report.flush()] == ["ERROR roce on one: No link."]
-
-
 def test_a_longer_fault_of_another_host_is_not_lost(run: Run) -> None:
     run.report.task("g", "k", "Check")
     for host, text in (("one", "disk full"), ("two", "disk full on /dev/sdb, see fsck")):
