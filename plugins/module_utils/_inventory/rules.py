@@ -157,9 +157,6 @@ RULES: dict[str, Rule] = {
     "weights_path": _pattern("the absolute path of the model's folder, such as /srv/models/deepseek-ai/DeepSeek-V4-Flash", _BELOW_ROOT),
 }
 
-# Variables that name the host with the reference files.
-SOURCES = {"image_source": "auto", "weights_source": "auto"}
-
 # Mappings -> the keys that they may have; other keys have no effect.
 KEYS: dict[str, tuple[str, ...]] = {
     "vllm_tp2_healthcheck": ("disable", "interval", "retries", "start_interval", "start_period", "test", "timeout"),
@@ -258,11 +255,3 @@ def _environment_faults(value: Mapping[str, Any], secret: bool) -> Found:
         if text:
             found.append(((name,), text))
     return found
-
-
-def source_fault(name: str, value: str, members: Iterable[str]) -> str:
-    """Return a sentence if a source is not a host of its serving group, else an empty string."""
-    allowed = [SOURCES[name], *members]
-    if value in allowed:
-        return ""
-    return f"is {shown(value)}, expected {allowed[0]} or a host of the serving group: {', '.join(allowed[1:])}{did_you_mean(value, allowed)}"

@@ -53,7 +53,7 @@ VALUES: dict[str, tuple[list[Any], list[Any]]] = {
 
 
 def test_every_rule_is_of_a_variable() -> None:
-    assert {re.split(r"\[|\.", name)[0] for name in rules.RULES} | set(rules.SOURCES) <= {*SPECS, *PLAYBOOK_SPEC}
+    assert {re.split(r"\[|\.", name)[0] for name in rules.RULES} <= {*SPECS, *PLAYBOOK_SPEC}
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -119,9 +119,3 @@ def test_a_secret_in_the_open_environment_names_its_variable(name: str, place: s
     [(path, text)] = rules.faults("vllm_tp2_extra_env", {name: "hf_hunter2hunter2hunter2hunter2hunt"}, SPECS["vllm_tp2_extra_env"])
     assert path == (name,)
     assert text.endswith(f"set it in {place}")
-
-
-def test_a_source_is_a_host_of_the_serving_group() -> None:
-    assert rules.source_fault("image_source", "auto", ["spark-1", "spark-2"]) == ""
-    assert rules.source_fault("weights_source", "spark-2", ["spark-1", "spark-2"]) == ""
-    assert "did you mean spark-2?" in rules.source_fault("weights_source", "sprak-2", ["spark-1", "spark-2"])

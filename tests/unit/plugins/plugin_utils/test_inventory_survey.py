@@ -141,10 +141,10 @@ _BASE = f"extends: {DEFAULT_PROFILE}\n    engine:\n      args:\n        "
     ("text", "expected"),
     [
         (
-            "vllm_tp2_context: 0\nreadahead_classes:\n  - nvme\n  - nvm\ngb10_fabric_first: 300\nimage_source: c\nroce_mtu: jumbo\n"
+            "vllm_tp2_context: 0\nreadahead_classes:\n  - nvme\n  - nvm\ngb10_fabric_first: 300\nroce_mtu: jumbo\n"
             "gb10_profiles:\n  mine:\n    extends: fp8-1m\n    engin: {}\n    container:\n      memlock: lots\n      volumes: /a\n",
-            [(1, "vllm_tp2_context", ""), (4, "readahead_classes", ""), (5, "gb10_fabric_first", ""), (6, "image_source", ""), (7, "roce_mtu", ""),
-             (11, "gb10_profiles", ""), (13, "gb10_profiles", ""), (14, "gb10_profiles", "")],
+            [(1, "vllm_tp2_context", ""), (4, "readahead_classes", ""), (5, "gb10_fabric_first", ""), (6, "roce_mtu", ""),
+             (10, "gb10_profiles", ""), (12, "gb10_profiles", ""), (13, "gb10_profiles", "")],
         ),
         ("# one\n\nvllm_tp2_keep_serving: maybe\nvllm_tp2_extra_env:\n\n  # two\n  B: 1\n  A: [1]\n",
          [(3, "vllm_tp2_keep_serving", "expected true or false"), (8, "vllm_tp2_extra_env", "^A is a list")]),
@@ -154,10 +154,10 @@ _BASE = f"extends: {DEFAULT_PROFILE}\n    engine:\n      args:\n        "
         (own("fp8-1m", _MOUNT), [(7, "gb10_profiles", "profile fp8-1m: container.volumes[0] is")]),
         (own("mine", _MOUNT, "vllm_tp2_weights_writable: 'yes'\n"), []),
         (own("mine", _MOUNT).replace("gb10_profile: mine", "gb10_profile: fp8-512k"), []),
-        (own("mine", "extends: fp8-1m\n    engine:\n      args:\n        tensor-parallel-size: 4\n"), [(7, "gb10_profiles", "tensor-parallel-size 4 x")]),
-        (own("mine", f"{_BASE}kv-cache-memory-bytes: 64424509440\n"), [(7, "gb10_profiles", "")]),
-        (own("mine", f"{_BASE}gpu-memory-utilization: 0.9\n"), [(7, "gb10_profiles", "")]),
-        (own("mine", f"{_BASE}max-model-len: 9000000\n"), [(7, "gb10_profiles", "")]),
+        (own("mine", "extends: fp8-1m\n    engine:\n      args:\n        tensor-parallel-size: 4\n"), [(3, "gb10_profiles", "tensor-parallel-size 4 x")]),
+        (own("mine", f"{_BASE}kv-cache-memory-bytes: 64424509440\n"), [(3, "gb10_profiles", "")]),
+        (own("mine", f"{_BASE}gpu-memory-utilization: 0.9\n"), [(3, "gb10_profiles", "")]),
+        (own("mine", f"{_BASE}max-model-len: 9000000\n"), [(3, "gb10_profiles", "")]),
         ("vllm_tp2_extra_args: {tensor-parallel-size: 3}\n", [(1, "vllm_tp2_extra_args", "is 3, but the serving group has 2 nodes")]),
         ("vllm_tp2_extra_args: {max-model-length: 5}\n", [(1, "vllm_tp2_extra_args", "did you mean max-model-len?")]),
         ("ansible_port: 8000\n", [(0, "gb10_profile", "port 8000 is used by SSH")]),
@@ -187,7 +187,7 @@ def test_the_name_of_another_role_is_a_warning_unless_it_is_nearly_ours(desk: De
         (["group_vars/gb_10.yml", "group_vars/web.yml"], "group_vars/gb_10.yml: gb_10: no host reads this file: there is no group gb_10; did you mean gb10?"),
         (["host_vars/sprak.yml", "host_vars/c9.yml"], ""),
         (["group_vars/pair2.yml"], ""),  # of another inventory in this folder
-        (["group_vars/gb10.yml.txt"], "group_vars/gb10.yml.txt: gb10: Ansible does not read this file, because of its ending; rename it to gb10.yml"),
+        (["group_vars/gb10.yml.txt"], "group_vars/gb10.yml.txt: gb10.yml.txt: no host reads this file: there is no group gb10.yml.txt; rename it to gb10.yml"),
         (["group_vars/pair1.yml", "group_vars/pair1.yml.bak"], ""),
     ],
 )
@@ -308,10 +308,10 @@ _ARGS = f"{_MINE}engine:\n  args:\n    "
         (f"{_MINE}container:\n  volumes:\n    - a:/b\n", "mine.yml:4: container.volumes[0]: is 'a:/b', expected host:container or host:container:ro"),
         ("[a]\n", "mine.yml:1: YAML: the file contains a list here, expected variables"),
         (f"{_MINE}summary: a\nsummary: b\n", "mine.yml:3: summary: is set twice, first in line 2; remove one"),
-        (f"{_ARGS}kv-cache-memory-bytes: 64424509440\n", "mine.yml:4: engine.args.kv-cache-memory-bytes: the share 1.21 that the weights"),
-        (f"{_ARGS}gpu-memory-utilization: 0.9\n", "mine.yml:4: engine.args.gpu-memory-utilization: gpu-memory-utilization 0.9 is above 0.82"),
-        (f"{_ARGS}max-model-len: 9000000\n", "mine.yml:4: engine.args.max-model-len: Estimated KV pool: "),
-        (f"{_ARGS}tensor-parallel-size: 4\n", "mine.yml:4: engine.args.tensor-parallel-size: tensor-parallel-size 4 x "),
+        (f"{_ARGS}kv-cache-memory-bytes: 64424509440\n", "mine.yml:1: mine: the share 1.21 that the weights"),
+        (f"{_ARGS}gpu-memory-utilization: 0.9\n", "mine.yml:1: mine: gpu-memory-utilization 0.9 is above 0.82"),
+        (f"{_ARGS}max-model-len: 9000000\n", "mine.yml:1: mine: Estimated KV pool: "),
+        (f"{_ARGS}tensor-parallel-size: 4\n", "mine.yml:1: mine: tensor-parallel-size 4 x "),
         (f"{_MINE}engine:\n  api:\n    port: 22\n", "mine.yml:4: engine.api.port: port 22 is used by SSH (ansible_port) and by the API"),
         (f"{_MINE}gate:\n  expressions:\n    - a b\n", "mine.yml:4: gate.expressions[0]: the expression 'a b' is not valid JMESPath"),
         (f"{_MINE}container:\n  volumes:\n    - '{{model_store}}:/m'\n", "mine.yml:4: container.volumes[0]: is '{model_store}:/m', which lets the engine"),
