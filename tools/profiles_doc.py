@@ -175,12 +175,13 @@ gb10_profiles:
 ```sh
 ansible-playbook playbooks/import.yml -e recipe=flash.yaml                               # a recipe of sparkrun or eugr/spark-vllm-docker
 ansible-playbook playbooks/import.yml -e recipe=docker-compose.yml -e profile_name=mine  # a Compose file, with the .env next to it
-ansible-playbook playbooks/import.yml -e recipe=run.sh                                   # `docker run` commands of a script or a text
+ansible-playbook playbooks/import.yml -e recipe=run.sh                                   # a script with `docker run`
 ```
 
 It writes `own-profiles/<name>.yml`, contacts no host and executes nothing. `gb10_profile: <name>` selects the profile.
 A misspelt `-e` is refused before anything is written.
-More options: `-e dest=DIRECTORY/NAME.yml`, `-e env_file=FILE`, `-e service=NAME` of a Compose file, `-e force=true` to replace a file, `--check --diff`.
+More options: `-e gb10_profiles_directory=FOLDER`, `-e env_file=FILE`, `-e service=NAME` of a Compose file, `-e force=true` to replace a file, `--check --diff`.
+A file that ends in `.yml` or `.yaml` is a recipe or a Compose file, any other one a script.
 
 | from | into |
 |---|---|

@@ -30,11 +30,8 @@ options:
     required: true
   name:
     description:
-      - The name of the profile. The default is the name of O(dest), or follows from the recipe's name or from the service of the Compose file.
+      - The name of the profile. The default follows from the recipe's name or from the service of the Compose file.
     type: str
-  dest:
-    description: The file to write, C(NAME.yml) in another directory than O(directory).
-    type: path
   env_file:
     description: The environment file. The default is C(.env) next to a Compose file, or to a script that sources it. The controller's environment is not read.
     type: path
