@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from ansible import constants as C  # noqa: N812  its usual name
 from ansible import context
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
@@ -23,7 +22,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables 
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import compose, kv_estimate, values
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import SPARK_GIB
 from ansible_collections.gb10.cluster.plugins.plugin_utils.compose_yaml import compose_yaml
-from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_run import DEFAULT_SOURCES, MINE, own_playbooks
+from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_run import own_playbooks
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_schema import ProfileError
 from ansible_collections.gb10.cluster.plugins.plugin_utils.recipe_profile import Imported, convert
@@ -67,8 +66,8 @@ def imported(recipe: Path, env_file: str, service: str) -> Imported:
     text = read(recipe, "recipe")
     data = load(text) if recipe.suffix in (".yml", ".yaml") else None
     reads = "services" in data if isinstance(data, dict) else SOURCED.search(text)
-    beside = recipe.parent / ".env"
-    given = Path(env_file) if env_file else beside if reads and beside.is_file() else None
+    default = recipe.parent / ".env"
+    given = Path(env_file) if env_file else default if reads and default.is_file() else None
     return convert(data, Around(text, recipe.parent, env_values(read(given, "env_file")) if given else {}), service)
 
 
@@ -78,14 +77,10 @@ def printable_line(text: str) -> str:
 
 
 def next_command(name: str, directory: Path) -> str:
-    """Return the command that validates the profile, with the inventories of this run."""
+    """Return the command that validates the profile."""
     playbook = str(context.CLIARGS["args"][0]) if own_playbooks() else "playbooks/import.yml"
-    sources = [str(each) for each in context.CLIARGS.get("inventory") or () if str(each) not in (*DEFAULT_SOURCES, *C.DEFAULT_HOST_LIST)]
-    words = ["ansible-playbook", re.sub(r"import(?=(\.yml)?$)", "validate", playbook)]
-    words += [word for each in sources or [MINE] for word in ("-i", each)] + ["-e", f"gb10_profile={name}"]
-    if directory != Path(default_of("gb10_profiles_directory")):
-        words += ["-e", f"gb10_profiles_directory={directory}"]
-    return shlex.join(words)
+    words = ["ansible-playbook", re.sub(r"import(?=(\.yml)?$)", "validate", playbook), "-e", f"gb10_profile={name}"]
+    return shlex.join(words + ([] if directory == Path(default_of("gb10_profiles_directory")) else ["-e", f"gb10_profiles_directory={directory}"]))
 
 
 def checked(name: str, raw: dict[str, Any]) -> list[str]:

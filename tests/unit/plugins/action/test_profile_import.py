@@ -62,21 +62,21 @@ def test_a_utilization_that_freezes_nodes_is_a_warning(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "directory", "command"),
     [
-        ({}, "own-profiles", "ansible-playbook playbooks/validate.yml -i inventories/mine -e gb10_profile=m"),
+        ({}, "own-profiles", "ansible-playbook playbooks/validate.yml -e gb10_profile=m"),
         (
-            {"args": ("gb10.cluster.import",), "inventory": ("/etc/ansible/hosts",)},
+            {"args": ("gb10.cluster.import",)},
             "my own",
-            "ansible-playbook gb10.cluster.validate -i inventories/mine -e gb10_profile=m -e 'gb10_profiles_directory=my own'",
+            "ansible-playbook gb10.cluster.validate -e gb10_profile=m -e 'gb10_profiles_directory=my own'",
         ),
         (
-            {"args": (str(PLAYBOOKS / "import.yml"),), "inventory": ("a,b,", "/nowhere/lab")},
+            {"args": (str(PLAYBOOKS / "import.yml"),)},
             "own-profiles",
-            f"ansible-playbook {PLAYBOOKS}/validate.yml -i a,b, -i /nowhere/lab -e gb10_profile=m",
+            f"ansible-playbook {PLAYBOOKS}/validate.yml -e gb10_profile=m",
         ),
     ],
 )
 def test_the_next_command_selects_the_profile(arguments: dict[str, Any], directory: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the inventories of this run. A file that is not written cannot be validated."""
+    """A file that is not written cannot be validated."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(context, "CLIARGS", arguments)
     found = [run(tmp_path, check=check, directory=directory)["document"] for check in (True, False, True)]
