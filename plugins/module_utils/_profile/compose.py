@@ -37,12 +37,6 @@ FABRIC_ENV = (
     "UCX_NET_DEVICES",
     "VLLM_HOST_IP",
 )
-# Described in plugins/filter/render_rank.yml.
-OPTIONS = (
-    "name", "project", "group", "image", "content", "memlock", "stack", "fabric", "infiniband", "model_store", "extra_env", "secrets", "env_file",
-    "log_max_size", "log_max_file", "healthcheck", "cap_add", "no_new_privileges", "ipc", "weights_writable",
-)  # fmt: skip
-
 #: Size of /dev/shm in a private IPC namespace: above the 10 GB that Ray wants for its object store, and the 0.2 GiB of the queues of vLLM 0.32.
 #: It is a limit: pages that nothing writes need no memory.
 SHM_SIZE = "16g"
@@ -302,16 +296,19 @@ def render_rank(profile: Mapping[str, Any], rank: Mapping[str, Any], options: Ma
 
     :param profile: a resolved profile.
     :param rank: ``rank`` and ``size`` (int), ``master_addr`` and ``fabric_ip`` (str), ``env`` (fabric variables of this rank).
-    :param options: see :data:`OPTIONS`.
+    :param options: ``name`` of container and service, ``project`` of Compose, ``group`` for the label; ``image`` to run in place of the profile's reference,
+        such as this node's id of it, and ``content``, the fingerprint of its content; ``fabric="node"`` renders no fabric variables, because the node
+        resolves them at each start; ``infiniband`` is a list of device nodes, or true for the folder; ``cap_add`` is added to IPC_LOCK and to those of the
+        profile; ``no_new_privileges`` false lets setuid programs work; ``ipc="host"``; ``weights_writable`` accepts volumes through which the engine can change
+        the weights; ``secrets`` are for secrets.env next to the Compose file, ``env_file`` is one more file on the node, whose values win; ``healthcheck``
+        has keys of Compose that win (``disable`` switches it off, None leaves it out); ``memlock``, ``stack``, ``model_store``, ``extra_env``,
+        ``log_max_size`` and ``log_max_file`` are those of the role.
     :returns: ``argv`` (the engine's words), ``command`` (the container's), ``env``, ``secrets``, ``fingerprint`` (of the secrets),
         ``compose`` (the file's content, dollar signs doubled, no secret in it), ``probe`` (words for the image's python3, see trial.py),
         ``caches`` (the folders of the compile caches on the node), ``collective`` (the service of the collective test, see trial.py).
-    :raises ServingError: profile and group do not fit, an option is unknown or wrong.
+    :raises ServingError: profile and group do not fit, or an option is wrong.
     """
-    options = dict(options or {})
-    for key in options:
-        if key not in OPTIONS:
-            raise ServingError(f"{key!r} is not a rendering option, expected one of {', '.join(sorted(OPTIONS))}")
+    options = options or {}
     _check_rank(profile, rank)
     argv = build_argv(profile, rank)
     env = _environment(profile, rank, options)

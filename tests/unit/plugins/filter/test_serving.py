@@ -14,8 +14,6 @@ MINI = resolve("m", {"m": {"summary": "s", "image": {"reference": "e:1"}, "model
 
 
 def test_the_filters_are_there() -> None:
-    out = FILTERS["render_rank"](MINI, {"rank": 0, "size": 1})
-    assert out["argv"][:3] == ["vllm", "serve", "/m"]
     assert FILTERS["env_file_text"]({"A": "b"}) == "A='b'\n"
     assert FILTERS["profile_paths"](MINI, "/srv")["model"] is None
 
@@ -23,8 +21,7 @@ def test_the_filters_are_there() -> None:
 @pytest.mark.parametrize(
     ("name", "args", "text"),
     [
-        ("render_rank", ("fp8-1m", {"rank": 0, "size": 1}), "render_rank needs a mapping, got 'fp8-1m'"),
-        ("render_rank", (MINI, {"rank": 5, "size": 1}), "rank 5 of a group of 1 does not exist"),
+        ("adjusted_profile", (MINI, {"gate": {"x": 1}}), "gate.x is not a key of a profile"),
         ("env_file_text", ({"A": "'"},), "the secret A contains a single quote"),
     ],
 )
