@@ -14,7 +14,7 @@ description:
     script into a profile of your own.
   - A field that the profile does not have is listed in the result and in the notes of the profile, with what to do if you have to do something.
   - A command that decides or computes something is refused.
-  - The profile is checked as C(validate.yml) checks one. Nothing is written if it is not valid.
+  - The profile is compared with the schema, and nothing is written if it is not valid. C(validate.yml) checks the rest, such as its memory.
   - Secrets are named, and their values are neither written nor printed. Nothing of the recipe is executed.
   - This is an action plugin. It runs on the controller and contacts no host. The playbook C(import.yml) runs it.
 author:

@@ -40,13 +40,9 @@ class Around:
     env: Mapping[str, str] = field(default_factory=dict)
 
     def env_file(self, name: str) -> dict[str, str] | None:
-        """Return the values of an environment file next to the recipe, None without it."""
-        try:
-            return env_values(bounded.text(str(self.folder / name)))
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise RecipeError(f"env_file {name} cannot be read: {error.strerror}") from None
+        """Return the values of an environment file next to the recipe, None without it. Raises OSError."""
+        path = self.folder / name
+        return env_values(bounded.text(str(path))) if path.exists() else None
 
     def mod(self, name: str) -> str:
         """Return the folder of a mod next to the recipe, or in a folder above it, as in its checkout; empty if there is none."""

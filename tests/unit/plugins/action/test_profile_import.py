@@ -54,11 +54,6 @@ def test_each_kind_is_written_with_what_is_not_mapped(name: str, tmp_path: Path)
     assert "hf_abcdefghijklmnopqrstuvwx" not in text + str(out)
 
 
-def test_a_utilization_that_freezes_nodes_is_a_warning(tmp_path: Path) -> None:
-    (text,) = run(tmp_path, RECIPE.replace("0.8", "0.9"))["warnings"]
-    assert text.startswith("The inventory check refuses it: m: gpu-memory-utilization 0.9 is above 0.82")
-
-
 @pytest.mark.parametrize(
     ("arguments", "directory", "command"),
     [
