@@ -207,7 +207,7 @@ def _service(kind: str, data: Any, around: Around, wanted: str) -> Imported:
 
 def _volume(volume: Any) -> tuple[str, str]:
     """Return the source and the path in the container of a volume."""
-    found, target = (volume.get("source"), volume.get("target")) if isinstance(volume, Mapping) else [*text_of(volume).split(":")[-3:], ""][:2]
+    found, target = (volume.get("source"), volume.get("target")) if isinstance(volume, Mapping) else [*text_of(volume).split(":"), ""][:2]
     return text_of(found), text_of(target or found).rstrip("/") or "/"
 
 

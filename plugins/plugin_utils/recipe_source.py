@@ -132,17 +132,16 @@ def env_values(text: str) -> dict[str, str]:
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        match = re.fullmatch(
-            r"""\s*(?:export\s+)?([A-Za-z_][\w.-]*)\s*(?:[=:]\s*(?:'([^']*)'|"((?:\\.|[^"\\])*)"|((?!['"]).*?))\s*(?:(?<![^\s=:])#.*)?)?""", line
-        )
-        if not match:
+        match = re.fullmatch(r"\s*(?:export\s+)?([A-Za-z_][\w.-]*)\s*(?:[=:]\s*(.*))?", line)
+        rest = (match[2] or "") if match else ""
+        quoted = re.fullmatch(r"'([^']*)'\s*(?:#.*)?|\"((?:\\.|[^\"\\])*)\"\s*(?:#.*)?", rest)
+        if not match or (rest[:1] in ("'", '"') and not quoted):
             raise RecipeError(f".env:{number}: the line is not NAME=value, with quotes that close on it. Correct the line")
-        name, plain, double, bare = match.groups()
-        if plain is not None:
-            values[name] = plain
-        elif double is not None or bare is not None:
-            parts = re.split(r"(\\.)", double or bare or "")
-            values[name] = "".join(part[1:].replace("n", "\n") if at % 2 else expand(part, values, in_shell=True) for at, part in enumerate(parts))
+        if quoted and quoted[1] is not None:
+            values[match[1]] = quoted[1]
+        elif match[2] is not None:
+            parts = re.split(r"(\\.)", quoted[2] if quoted else re.split(r"(?<!\S)#", rest, maxsplit=1)[0].strip())
+            values[match[1]] = "".join(part[1:].replace("n", "\n") if at % 2 else expand(part, values, in_shell=True) for at, part in enumerate(parts))
     return values
 
 
@@ -186,7 +185,7 @@ class Script:
             kind = str(part.lastgroup)
             piece = part[kind]
             if kind == "refused":
-                refuse(text, part.start(), f"{' '.join(text[part.start() :][:12].split())}, which is computed or not closed")
+                refuse(text, part.start(), f"{piece}, which is computed or not closed")
             elif kind in ("single", "escaped", "plain"):
                 self._word = (self._word or "") + piece
             elif kind == "double":
@@ -327,11 +326,14 @@ MANY = ("volumes", "environment", "devices", "ports", "cap_add", "cap_drop", "se
 def docker_runs(around: Around) -> tuple[dict[str, dict[str, Any]], Script]:
     """Return the containers that a script starts, and the script without these commands."""
     script = Script(dict(around.env)).read(around.text)
-    boxes = {f"container{at}": _run_options(words) for at, (words, _own) in enumerate(script.commands) if image_at(words)}
+    boxes: dict[str, dict[str, Any]] = {}
+    for box in (_run_options(words) for words, _own in script.commands if image_at(words)):
+        name = text_of(box.get("container_name"))
+        boxes[name if name and name not in boxes else f"container{len(boxes) + 1}"] = box
     script.commands = [each for each in script.commands if not image_at(each[0])]
     if not boxes:
         raise RecipeError("it is neither a YAML mapping nor a script with docker run IMAGE and its command")
-    return {text_of(box.get("container_name")) or name: box for name, box in boxes.items()}, script
+    return boxes, script
 
 
 def image_at(words: list[str]) -> int:
@@ -437,7 +439,7 @@ def engine_of(name: str, box: Mapping[str, Any], around: Around, values: Mapping
     if any(re.search(r"\.sh$|\.py$|entrypoint|^(?:.*/)?(?:ba)?sh$", word) for word in words[:begin]):  # bash /entrypoint.sh vllm serve
         engine.others, words = [words[:begin]], words[begin:]
     if not by_image and not program_of(words):
-        what = f"runs {' '.join(words[:2])}" if words else "has no command"
+        what = f"runs {' '.join(words[: 1 + is_shell])}" if words else "has no command"
         raise RecipeError(f"the service {name} {what}, expected 'vllm serve MODEL' with arguments. `ps -ef` in the running container shows its command")
     operator = next((word for word in words if word in ("&&", "||", ";", "|", ">", "&")), "")
     if operator:

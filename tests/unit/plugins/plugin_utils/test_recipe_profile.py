@@ -246,7 +246,7 @@ RECIPE = "model: a/b\ncontainer: c/vllm\n"
         (RECIPE + "env: [A=b]", "env is not a mapping"),
         (
             "services:\n  a: {image: trt/tensorrt-llm, command: trtllm-serve serve x}\n  b: {image: redis}",
-            "the service a runs trtllm-serve serve, .* the service b has no command",
+            "the service a runs trtllm-serve, .* the service b has no command",
         ),
         ("services:\n  v: {image: o/vllm, entrypoint: [bash, /entrypoint.sh]}", "the service v runs bash /entrypoint.sh, expected 'vllm serve MODEL'"),
         ("services:\n  v: {image: o/vllm, entrypoint: [bash, -c], command: vllm serve a/b}", "a shell runs the first"),
