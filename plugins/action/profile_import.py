@@ -18,6 +18,7 @@ from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_prof
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_atomically
 from ansible_collections.gb10.cluster.plugins.module_utils._core.redact import redact
+from ansible_collections.gb10.cluster.plugins.module_utils._core.text import printable
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import default_of
 from ansible_collections.gb10.cluster.plugins.plugin_utils.compose_yaml import compose_yaml
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_run import own_playbooks
@@ -69,11 +70,6 @@ def imported(recipe: Path, env_file: str, service: str) -> Imported:
     return convert(data, Around(text, recipe.parent, env_values(read(given, "env_file")) if given else {}), service)
 
 
-def printable_line(text: str) -> str:
-    """Return text that cannot leave its comment."""
-    return " ".join("".join(char if char.isprintable() else " " for char in text).split())
-
-
 def next_command(name: str, directory: Path) -> str:
     """Return the command that validates the profile."""
     playbook = str(context.CLIARGS["args"][0]) if own_playbooks() else "playbooks/import.yml"
@@ -117,10 +113,10 @@ class ActionModule(ActionBase):
         except (RecipeError, OSError) as error:
             raise AnsibleActionFail(f"{recipe}: {redact(str(error))}.") from None
         name, profile = args["name"] or found.name, found.profile
-        head = f"Imported from {printable_line(recipe.name)}, a {found.kind}"
+        head = f"Imported from {printable(' '.join(recipe.name.split()))}, a {found.kind}"
         profile["sources"] = [head]
-        profile["notes"] += [printable_line(f"Not mapped: {field}: {text}") for field, text in found.unmapped]
-        profile["notes"] += [printable_line(f"Set by the collection, or not in a profile: {', '.join(found.left)}")] if found.left else []
+        profile["notes"] += [f"Not mapped: {field}: {text}" for field, text in found.unmapped]
+        profile["notes"] += [f"Set by the collection, or not in a profile: {', '.join(found.left)}"] if found.left else []
         text = f"---\n# {head}, by playbooks/import.yml. The notes have what is not mapped.\n{compose_yaml(profile)}"
         path = directory / f"{name}.yml"
         before = present(name, path, text, args["force"])

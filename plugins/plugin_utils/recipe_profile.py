@@ -135,8 +135,8 @@ def convert(data: Any, around: Around, service: str = "") -> Imported:
         pending += each.values() if isinstance(each, Mapping) else each if isinstance(each, list) else ()
         if len(pending) > MOST_ENTRIES:
             raise RecipeError(f"it has more than {MOST_ENTRIES} entries")
-    kind = values.kind_of(data) if isinstance(data, Mapping) else DOCKER
-    if kind in (values.COMPOSE, DOCKER):
+    kind = source.kind_of(data) if isinstance(data, Mapping) else DOCKER
+    if kind in (source.COMPOSE, DOCKER):
         out = _service(kind, data, around, service)
     elif not kind:
         raise RecipeError("it has neither services (Docker Compose) nor model or command (sparkrun, eugr/spark-vllm-docker)")
@@ -199,7 +199,7 @@ def _service(kind: str, data: Any, around: Around, wanted: str) -> Imported:
         out.profile["engine"]["shell"] = engine.shell
     out.take(engine)
     model = out.profile["model"]["id"]
-    out.profile["summary"] = f"{model}, from the service {name} of a Docker Compose file" if kind == values.COMPOSE else f"{model}, from docker run"
+    out.profile["summary"] = f"{model}, from the service {name} of a Docker Compose file" if kind == source.COMPOSE else f"{model}, from docker run"
     out.left += [f"services.{each}" for each in boxes if each != name] + left
     out.leave(engine.box, *TAKEN, *out.profile["container"])
     return out

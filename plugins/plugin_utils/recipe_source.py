@@ -25,6 +25,7 @@ _WORD = r"[^{}]|\{(?:[^{}]|\{[^{}]*\})*\}"  # braces up to three deep
 _VARIABLE = re.compile(rf"\$(?:(\$)|([A-Za-z_]\w*|[@*])|\{{([A-Za-z_]\w*)(?:(:?[-+?])((?:{_WORD})*))?\}})")
 _UNSET = re.compile(r"\$\{([\w@*]*)(?::?\?([^}]*))?[^}]*\}?")
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_]\w*)\}")
+COMPOSE = "Docker Compose file"
 
 
 class RecipeError(ValueError):
@@ -52,6 +53,16 @@ class Around:
 
 
 # --- Values, variables and words
+
+
+def kind_of(data: Mapping[str, Any]) -> str:
+    """Return what kind of recipe a file is; empty if it is none."""
+    if isinstance(data.get("services"), Mapping):
+        return COMPOSE
+    if "model" not in data and "command" not in data:
+        return ""
+    eugr = str(data.get("recipe_version")) == "1" or "build_args" in data or "mods" in data
+    return "recipe of eugr/spark-vllm-docker" if eugr else "recipe of sparkrun"
 
 
 def text_of(value: Any) -> str:
@@ -385,29 +396,25 @@ class Engine:
 
 def chosen(boxes: Mapping[str, Mapping[str, Any]], wanted: str, around: Around) -> Engine:
     """Return the engine of the one container that runs vLLM, or of the wanted one. Raise RecipeError if there is none, or several."""
-    if wanted and wanted not in boxes:
-        raise RecipeError(f"there is no service {wanted}, expected one of: {', '.join(boxes)}. Choose with -e service=NAME")
+    names = [wanted] if wanted in boxes else [] if wanted else list(boxes)
     found: list[Engine] = []
-    faults: list[str] = []
-    for name, box in boxes.items():
+    faults = [] if names else [f"there is no service {wanted}, expected one of: {', '.join(boxes)}"]
+    for name in names:
+        if "extends" in boxes[name]:
+            raise RecipeError(f"the service {name} extends another one, expected all its keys. Import what `docker compose config` prints")
         try:
-            found += [engine_of(name, box, around, {})] if wanted in ("", name) else []
+            found.append(engine_of(name, boxes[name], around, {}))
         except RecipeError as error:
-            if "extends" in box or len(boxes) == 1 or wanted:
-                raise
             faults.append(str(error))
     if len(found) > 1:
-        names = ", ".join(engine.name for engine in found)
-        raise RecipeError(f"several services run vLLM: {names}. Choose one, or that of the head of a pair, with -e service=NAME")
-    if not found:
-        raise RecipeError(f"no service runs vLLM: {'; '.join(faults) or 'services is empty'}")
+        faults = [f"several services run vLLM: {', '.join(each.name for each in found)}. Choose one, or that of the head of a pair, with -e service=NAME"]
+    if len(found) != 1:
+        raise RecipeError("; ".join(faults))
     return found[0]
 
 
 def engine_of(name: str, box: Mapping[str, Any], around: Around, values: Mapping[str, str]) -> Engine:
     """Return how a container starts its engine. The variables of `values` are set in its shell."""
-    if "extends" in box:
-        raise RecipeError(f"the service {name} extends another one, expected a service with all its keys. Import what `docker compose config` prints")
     environment: dict[str, Any] = {}
     for each in items(box.get("env_file")):
         path = text_of(each.get("path") if isinstance(each, Mapping) else each)

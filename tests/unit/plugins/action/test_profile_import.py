@@ -125,7 +125,10 @@ def test_text_of_a_recipe_cannot_leave_its_comment(tmp_path: Path) -> None:
     out = run(tmp_path, RECIPE + '"restart\\nengine: {}\\u2028x": 1\nexecutor_config: {"ipc": 1}\n', name="m")
     text = Path(out["document"]["path"]).read_text()
     assert "restart engine: {} x" in yaml.safe_load(text)["notes"][-1]
-    assert [line for line in text.splitlines() if line.startswith(("engine", "restart"))] == ["engine:"]
+    named = tmp_path / "x\nengine: {}.yaml"
+    named.write_text(RECIPE)
+    more = Path(run(tmp_path, recipe=str(named), name="n")["document"]["path"]).read_text()
+    assert [line for line in (text + more).splitlines() if line.startswith(("engine", "restart"))] == ["engine:"] * 2
 
 
 def test_a_script_and_a_mod_next_to_the_recipe(tmp_path: Path) -> None:
