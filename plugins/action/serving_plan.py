@@ -15,7 +15,6 @@ from ansible.errors import AnsibleActionFail
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import kv_estimate
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.compose import ServingError
 from ansible_collections.gb10.cluster.plugins.plugin_utils import evidence_files, lock_file, rendered_check, shown
 from ansible_collections.gb10.cluster.plugins.plugin_utils import serving_plan as plans
@@ -170,10 +169,7 @@ class ActionModule(ActionBase):
 
     def _estimate(self, place: plans.Place, infos: list[dict[str, Any]]) -> list[str]:
         """Estimate the KV pool with the present memory of each rank, and fail if the boot may freeze a node or cannot pass. Return warnings."""
-        try:
-            warnings, refused = plans.estimate(place, infos)
-        except kv_estimate.PlanError as error:
-            raise AnsibleActionFail(str(error)) from None
+        warnings, refused = plans.estimate(place, infos)
         self._fail(f"{self.group['name']}: {refused}" if refused else "")
         return [] if place.rank else warnings
 

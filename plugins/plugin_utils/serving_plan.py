@@ -285,18 +285,13 @@ def _collective_due(here: Place, infos: Infos, key: str) -> bool:
 
 
 def estimate(here: Place, infos: Infos) -> tuple[list[str], str]:
-    """Return warnings of the estimate of the KV pool, and why a boot is refused, as sentences; empty if it is not. Raises PlanError."""
+    """Return warnings of the estimate of the KV pool, and why a boot is refused, as sentences; empty if it is not."""
     head, options = infos[0], here.options
     memory = [{**each["memory"], "host": host, "engine_running": releases.runs(each)} for host, each in zip(here.hosts, infos)]
     receipt = head.get("receipt") or {}
     # What this image reported in its last boot.
     version = str(receipt.get("version") or "") if (receipt.get("image_id") or "") == head["image"].get("id") else ""
-    try:
-        found = kv_estimate.make_plan(here.profile, memory, version, options["allow_unsafe_memory"])
-    except kv_estimate.PlanError:
-        if options["plan"] in ("off", False):
-            return [], ""
-        raise
+    found = kv_estimate.make_plan(here.profile, memory, version, options["allow_unsafe_memory"])
     refused = ""
     if found["unsafe"]:
         refused = f"{found['unsafe']} Nothing was stopped or started."
