@@ -11,7 +11,6 @@ the rank's own NODE_RANK, HEADLESS, MASTER_ADDR, MASTER_PORT, VLLM_HOST_IP; and 
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -145,17 +144,6 @@ def build_argv(profile: Mapping[str, Any], rank: Mapping[str, Any]) -> list[str]
     return words
 
 
-def _check_rank(profile: Mapping[str, Any], rank: Mapping[str, Any]) -> None:
-    number, size = int(rank["rank"]), int(rank["size"])
-    if not 0 <= number < size:
-        raise ServingError(f"rank {number} of a group of {size} does not exist, expected 0 to {size - 1}")
-    if size > 1 and not rank.get("master_addr"):
-        raise ServingError(f"rank {number} has no master address: the head's fabric address is unknown, check gb10_fabric_cidrs")
-    text = group_fault(profile, size)
-    if text:
-        raise ServingError(text)
-
-
 def _environment(profile: Mapping[str, Any], rank: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, str]:
     number, size = int(rank["rank"]), int(rank["size"])
     on_node = options.get("fabric") == "node"
@@ -197,12 +185,8 @@ def _ray_script(profile: Mapping[str, Any], rank: Mapping[str, Any], argv: Seque
 
 def _ulimits(box: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, dict[str, int]]:
     limits = {"memlock": options.get("memlock", box["memlock"]), "stack": options.get("stack", box["stack"]), "nofile": box["nofile"]}
-    for key, value in limits.items():
-        if value in ("unlimited", "infinity"):
-            limits[key] = -1
-        elif value is not None and not re.fullmatch(r"-1|\d+", str(value)):
-            raise ServingError(f"{key} is {value!r}, expected a number of bytes, -1 or unlimited")
-    return {key: {"soft": int(value), "hard": int(value)} for key, value in limits.items() if value is not None}
+    numbers = {key: -1 if value in ("unlimited", "infinity") else int(value) for key, value in limits.items() if value is not None}
+    return {key: {"soft": value, "hard": value} for key, value in numbers.items()}
 
 
 def _cache_key(profile: Mapping[str, Any], rank: Mapping[str, Any], options: Mapping[str, Any]) -> str:
@@ -309,7 +293,9 @@ def render_rank(profile: Mapping[str, Any], rank: Mapping[str, Any], options: Ma
     :raises ServingError: profile and group do not fit, or an option is wrong.
     """
     options = options or {}
-    _check_rank(profile, rank)
+    fault = group_fault(profile, int(rank["size"]))
+    if fault:
+        raise ServingError(fault)
     argv = build_argv(profile, rank)
     env = _environment(profile, rank, options)
     secrets = {str(key): str(value) for key, value in (options.get("secrets") or {}).items() if value not in (None, "")}
