@@ -431,7 +431,7 @@ class Imported:
             box["volumes"].append(f"{folder}:{target}")
             box["cache_dirs"].append(folder)
         else:
-            self.note(f"{where} {target}", f"the nodes do not have {on_node}: bring it into the image, or copy it and add it to container.volumes")
+            self.note(f"{where} {target}", f"the nodes do not have {on_node}, so bring it into the image, or copy it and add it to container.volumes")
 
     def _list_files(self, mounted: list[str]) -> None:
         """List the files and models that the engine needs and the profile does not bring."""

@@ -97,7 +97,7 @@ def test_a_compose_file_with_its_env() -> None:
     assert profile["container"]["volumes"] == ["{model_store}:/cache/huggingface:ro", "{model_store}/vllm-cache:/cache/huggingface/vllm-cache"]
     assert (profile["container"]["stack"], profile["container"]["memlock"], profile["engine"]["master_port"]) == (67108864, -1, 25000)
     listed = reasons(found)
-    assert listed["volumes[2] /var/run/docker.sock"].startswith("the nodes do not have /var/run/docker.sock: ")
+    assert listed["volumes[2] /var/run/docker.sock"].startswith("the nodes do not have /var/run/docker.sock, ")
     for key in ("env.HF_TOKEN", "env.EXTRA_HEADER_URL", "--api-key"):
         assert listed[key].startswith("is or contains a secret")
     assert {"command: pip", "services.proxy", "env.PATH", "privileged", "devices"} <= set(listed)
