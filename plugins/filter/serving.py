@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Filters: a profile to one rank's command line, environment, compose file and KV pool; documents and texts for people.
+"""Filters: the estimate of a KV pool, and what roles need of a profile; documents and texts for people.
 
 Ansible reports an error of a filter with its text.
 """
@@ -39,5 +39,4 @@ class FilterModule:
             "printable": lambda value: printable(str(value)),
             "profile_paths": compose.host_paths,
             "profiles_document": text.document,
-            "render_rank": compose.render_rank,
         }

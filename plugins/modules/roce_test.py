@@ -109,7 +109,7 @@ options:
     type: bool
     default: true
   service:
-    description: The service of the test, C(collective) of the filter P(gb10.cluster.render_rank#filter). Required for O(mode=collective).
+    description: The service of the test, as the role P(gb10.cluster.vllm_tp2#role) renders it. Required for O(mode=collective).
     type: dict
   env:
     description: The fabric variables of this node.
@@ -159,13 +159,11 @@ EXAMPLES = r"""
 - name: Test the collectives
   gb10.cluster.roce_test:
     mode: collective
-    service: "{{ rendered.collective }}"
+    service: "{{ collective_service }}"
     env: "{{ roce_env }}"
     container: gb10-pair1-rank0-collective
     group: pair1
   become: true
-  vars:
-    rendered: "{{ lookup('gb10.cluster.profile') | gb10.cluster.render_rank(place, {'model_store': '/srv/models'}) }}"
 """
 
 RETURN = r"""

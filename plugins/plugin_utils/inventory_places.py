@@ -138,11 +138,6 @@ def short(path: Path) -> str:
     return str(path) if relative.startswith("..") else relative
 
 
-def neighbours(path: Path) -> list[str]:
-    """The paths next to a file that is not there."""
-    return [str(each) for each in path.parent.iterdir()] if path.parent.is_dir() else []
-
-
 def steps(path: str) -> Iterator[str | int]:
     """Split a profile's key path (``container.volumes[0]``) into steps."""
     for word in re.findall(r"[^.\[\]]+|\[\d+\]", path):

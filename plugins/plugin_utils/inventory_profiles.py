@@ -187,12 +187,8 @@ class ProfileChecks:
         values, name = self.values[host], profile["name"]
         allow = boolean(values.get("vllm_tp2_allow_unsafe_memory") or False, strict=False)
         ranks = [{"host": "a factory-default node", "total_kib": SPARK_GIB * kv_estimate.KIB_PER_GIB}] * size
-        plan: dict[str, Any] = {}
-        try:
-            plan = kv_estimate.make_plan(profile, ranks, allow_unsafe=allow)
-            text = plan["unsafe"]
-        except kv_estimate.PlanError as error:
-            text = str(error)
+        plan = kv_estimate.make_plan(profile, ranks, allow_unsafe=allow)
+        text = plan["unsafe"]
         keys: tuple[str, ...] = ("vllm_tp2_extra_args", "vllm_tp2_gpu_memory_utilization")
         if not text and plan.get("verdict") == "refused" and values.get("vllm_tp2_plan", "enforce") == "enforce":
             keys = ("vllm_tp2_context", "vllm_tp2_gpu_memory_utilization", "vllm_tp2_extra_args", "vllm_tp2_gate")

@@ -14,8 +14,6 @@ MINI = resolve("m", {"m": {"summary": "s", "image": {"reference": "e:1"}, "model
 
 
 def test_the_filters_are_there() -> None:
-    out = FILTERS["render_rank"](MINI, {"rank": 0, "size": 1})
-    assert out["argv"][:3] == ["vllm", "serve", "/m"]
     assert FILTERS["env_file_text"]({"A": "b"}) == "A='b'\n"
     assert FILTERS["profile_paths"](MINI, "/srv")["model"] is None
 
@@ -23,7 +21,6 @@ def test_the_filters_are_there() -> None:
 @pytest.mark.parametrize(
     ("name", "args", "text"),
     [
-        ("render_rank", (MINI, {"rank": 5, "size": 1}), "rank 5 of a group of 1 does not exist"),
         ("env_file_text", ({"A": "'"},), "the secret A contains a single quote"),
         ("kv_pool_plan", ("fp8-1m", []), "kv_pool_plan was not given a resolved profile"),
         ("kv_pool_plan", (MINI, [{"host": "spark-1", "total_kib": "much"}]), "spark-1"),
