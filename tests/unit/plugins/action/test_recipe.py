@@ -213,13 +213,6 @@ def test_a_drafter_by_dotted_arguments_and_what_a_recipe_distributes() -> None:
     assert "distribution_config" in reasons(found)
 
 
-def test_a_mod_next_to_the_recipe_is_taken_and_another_has_the_lines_to_add() -> None:
-    text = "model: a/m\ncontainer: vllm-node\nmods: [mods/here, mods/there]\ncommand: vllm serve a/m -tp 2\n"
-    found = made(text, mod=lambda name: "/src/mods/here" if name == "mods/here" else "")
-    assert found.profile["image"]["mods"] == [{"path": "/src/mods/here"}]
-    assert "path: mods/there" in reasons(found)["mods[1] mods/there"]
-
-
 @pytest.mark.parametrize("more", ["max_nodes: 1", "solo_only: true", "defaults: {tensor_parallel: 1}", "mode: solo"])
 def test_a_recipe_for_one_node_becomes_one_for_two_with_a_line(more: str) -> None:
     found = made(f"model: a/m\ncontainer: o/vllm:1\ncommand: vllm serve a/m\n{more}\n")
