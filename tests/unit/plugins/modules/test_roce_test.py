@@ -50,7 +50,7 @@ def results(node: FakeNode, *outputs: tuple[str, int]) -> list[str]:
 # --- server ----------------------------------------------------------------------------------------------------------------------
 
 
-def test_the_server_listens_once_per_rail_and_client(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_server_listens_once_per_rail_and_client_for_seconds_or_iterations(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     node = make()
     monkeypatch.setattr(roce_test, "listening", lambda ports, _text: ports)
     result = node.call(mode="server", addresses=ADDRESSES, clients=2, seconds=3)
@@ -61,13 +61,8 @@ def test_the_server_listens_once_per_rail_and_client(make: Any, monkeypatch: pyt
     assert "-d roceP2p1s0f0 -x 3 -p 18601 -s 65536 -D 3 -F --report_gbits" in started[1]
     assert "--property=RuntimeMaxSec=106" in started[0]
     assert node.commands[0] == "systemctl stop gb10-roce-bandwidth-*"
-
-
-def test_iterations_replace_seconds(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    node = make()
-    monkeypatch.setattr(roce_test, "listening", lambda ports, _text: ports)
     node.call(mode="server", addresses=ADDRESSES, iterations=5)
-    assert [("-n 5 -F" in line, " -D " in line) for line in node.ran("systemd-run")] == [(True, False)] * 2
+    assert [("-n 5 -F" in line, " -D " in line) for line in node.ran("systemd-run")[4:]] == [(True, False)] * 2
 
 
 def test_a_server_that_cannot_be_started(make: Any) -> None:
@@ -139,22 +134,19 @@ def test_check_mode_does_nothing(make: Any) -> None:
         assert (result["changed"], result.get("failed"), node.commands) == (False, None, [])
 
 
-def test_no_perftest(make: Any) -> None:
-    node = make()
-    node.missing.add("ib_write_bw")
-    result = node.call(**CLIENT)
-    assert result["msg"] == "The command `ib_write_bw` is missing: `apt install perftest`, or set roce_bandwidth_test to never."
-
-
-def test_one_server_address_per_rail(make: Any) -> None:
-    result = make().call(mode="client", addresses=ADDRESSES, server=["192.168.100.11"])
-    assert result["msg"] == "server has 1 address(es) for 2 rail(s); give one per rail."
-
-
-def test_rails_that_cannot_be_measured(make: Any) -> None:
-    node = make(gids={RAIL0: v4_gids(None)})
-    result = node.call(**CLIENT)
-    assert result["msg"].startswith("The RDMA bandwidth cannot be measured: rocep1s0f0 has no RoCE v2 GID for 192.168.100.10")
+@pytest.mark.parametrize(
+    ("missing", "gids", "args", "sentence"),
+    [
+        ({"ib_write_bw"}, {}, CLIENT, "The command `ib_write_bw` is missing: `apt install perftest`, or set roce_bandwidth_test to never."),
+        (set(), {}, {**CLIENT, "server": ["192.168.100.11"]}, "server has 1 address(es) for 2 rail(s); give one per rail."),
+        (set(), {RAIL0: v4_gids(None)}, CLIENT, "The RDMA bandwidth cannot be measured: rocep1s0f0 has no RoCE v2 GID for 192.168.100.10"),
+    ],
+    ids=["no perftest", "one server address", "no GID"],
+)
+def test_what_cannot_be_measured_is_named_before_a_command(make: Any, missing: set[str], gids: Any, args: dict[str, Any], sentence: str) -> None:
+    node = make(gids=gids)
+    node.missing |= missing
+    assert node.call(**args)["msg"].startswith(sentence)
     assert node.commands == []
 
 

@@ -122,6 +122,10 @@ def test_tags_select_stages(run: list[str], skip: list[str], left: list[str]) ->
         ("vllm_tp2_extra_env:\n  A: \"{{ hostvars['b'].y }}\"", ""),
         ("vllm_tp2_api_key: \"{{ 'hunter2' | nosuch }}\"", ":1: vllm_tp2_api_key: its template fails: the reason is not shown"),
         ('vllm_tp2_api_key: "hunter2 {{ x }}"', ":1: vllm_tp2_api_key: its template fails: the reason is not shown"),
+        (
+            "vllm_tp2_api_key: !vault |\n  $ANSIBLE_VAULT;1.1;AES256\n  6133\n",
+            ":1: vllm_tp2_api_key: is encrypted, and the vault password is missing or wrong; run with --ask-vault-pass",
+        ),
         ("vllm_tp2_api_key: \"{{ lookup('env', 'NO_SUCH_KEY_HERE') }}\"", ":1: vllm_tp2_api_key: reads a variable of the environment that is not set here"),
     ],
 )
