@@ -91,9 +91,6 @@ class Pair:
         for host in ("one", "two"):
             (folder / f"nodes/{host}/pair1/releases/{OLD}").mkdir(parents=True)
             (folder / f"{host}.agent").touch()
-        self.key = folder / "nodes/one/pair1/api_key"
-        self.key.write_text("VLLM_API_KEY=a-key-of-an-earlier-run\n", encoding="utf-8")
-        self.key.chmod(0o600)
 
     @property
     def log(self) -> list[str]:
