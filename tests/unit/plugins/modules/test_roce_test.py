@@ -11,6 +11,7 @@ import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import trial
 from ansible_collections.gb10.cluster.plugins.modules import roce_test
 from module_run import run_module
+from unit.fixtures.host.tree import Tree
 from unit.fixtures.roce.node import FakeNode, maker
 from unit.fixtures.roce.tree import ADDRESSES, RAIL0, v4_gids
 
@@ -107,8 +108,7 @@ FAULTS: dict[str, tuple[list[tuple[str, int]], str, str]] = {
 
 @pytest.mark.parametrize(("outputs", "name", "words"), FAULTS.values(), ids=FAULTS.keys())
 def test_a_fault_is_named_and_takes_the_receipt_away(make: Any, tmp_path: Path, outputs: list[tuple[str, int]], name: str, words: str) -> None:
-    (tmp_path / "state").mkdir()
-    (tmp_path / "state" / "bandwidth.json").write_text("{}")
+    Tree(tmp_path).put("state/bandwidth.json", "{}")
     node = make()
     results(node, *outputs)
     result = node.call(**CLIENT)
@@ -152,8 +152,7 @@ def test_what_cannot_be_measured_is_named_before_a_command(make: Any, missing: s
 
 @pytest.mark.parametrize("speed", [95.0, 30.0], ids=["accepted", "slow"])
 def test_a_look_leaves_the_receipt_as_it_is(make: Any, tmp_path: Path, speed: float) -> None:
-    (tmp_path / "state").mkdir()
-    (tmp_path / "state" / "bandwidth.json").write_text('{"class": "before"}')
+    Tree(tmp_path).put("state/bandwidth.json", '{"class": "before"}')
     node = make()
     results(node, (row(speed), 0), (row(speed), 0))
     node.call(**CLIENT, record=False)
