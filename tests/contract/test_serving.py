@@ -177,6 +177,13 @@ def test_rank_whose_settings_do_not_work_ends_the_others_before_the_collectives(
     assert "has no attribute" not in done.stdout
 
 
+def test_node_that_cannot_take_part_fails_all_ranks_with_one_sentence_and_nothing_is_written(pair: Pair) -> None:
+    done = pair.play(one_on_key="The key is a link.")
+    assert messages(done) == dict.fromkeys(("one", "two"), "one: The key is a link.")
+    assert pair.log == []
+    assert [path.name for path in (pair.folder / "nodes/one/pair1/releases").iterdir()] == [OLD]
+
+
 def test_failed_boot_fails_all_ranks_with_one_sentence_and_copies_the_evidence(pair: Pair) -> None:
     """Evidence that a rank does not give changes no verdict, and a template is printed and not evaluated."""
     sentence = f"{BACK} {{{{ lookup('pipe', 'touch {pair.folder}/PWNED') }}}} {{% for a in [1] %}}x{{% endfor %}}"

@@ -87,7 +87,8 @@ class ActionModule(ActionBase):
         return {
             "changed": False, "current": OLD, "releases": [{"id": OLD, "good": True, "time": 0, "files": {}, "image": {}}], "containers": containers,
             "engine_error": self.scenario.get(f"{self.host} engine", ""), "agent": agent, "inputs": "",
-            "key": {"path": "api_key", "new": False}, "receipt": {"release": OLD, "passed": True},
+            "key": {"msg": self.scenario[f"{self.host} key"]} if f"{self.host} key" in self.scenario else {"path": "api_key", "new": False},
+            "receipt": {"release": OLD, "passed": True},
             "stopped": "", "processes": {"count": 1, "fault": ""}, "image": {"exists": True, "id": "sha256:1", "name": "i", "fingerprint": "f"},
             "weights": {}, "weights_differ": [], "memory": {}, "boot_log": {}, "records": {},
             "alive": {"outcome": "serves", "text": "a completion came back in 0.1 s"} if args.get("ask") and containers else {},
