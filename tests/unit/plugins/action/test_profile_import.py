@@ -12,6 +12,7 @@ from ansible import context
 from ansible.errors import AnsibleActionFail
 from ansible_collections.gb10.cluster.plugins.action import profile_import as plugin
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_run import PLAYBOOKS
+from unit.fixtures.host.tree import Tree
 
 RECIPES = Path(__file__).parents[2] / "fixtures/recipes"
 RECIPE = "model: org/m\ncontainer: vllm:1\ndefaults: {tensor_parallel: 2, gpu_memory_utilization: 0.8, served_model_name: m}\n"
@@ -140,11 +141,8 @@ def test_a_script_and_a_mod_next_to_the_recipe(tmp_path: Path) -> None:
         script.write_text(f"#!/bin/sh\n{line}\ndocker run o/vllm:1 vllm serve ${{M:-a/b}} --gpu-memory-utilization 0.8\n")
         run(tmp_path, recipe=str(script), name=f"e{number}")
         assert yaml.safe_load((tmp_path / f"own/e{number}.yml").read_text())["model"]["id"] == model
-    mod = tmp_path / "mods/fix"
-    mod.mkdir(parents=True)
-    (mod / "run.sh").write_text("true\n")
-    (tmp_path / "recipes").mkdir()
-    (tmp_path / "recipes/r.yaml").write_text(RECIPE + "mods: [mods/fix, mods/none]\n")
+    Tree(tmp_path).put("mods/fix/run.sh", "true\n")
+    Tree(tmp_path).put("recipes/r.yaml", RECIPE + "mods: [mods/fix, mods/none]\n")
     out = run(tmp_path, recipe=str(tmp_path / "recipes/r.yaml"), name="modded")
-    assert yaml.safe_load((tmp_path / "own/modded.yml").read_text())["image"]["mods"] == [{"path": str(mod)}]
+    assert yaml.safe_load((tmp_path / "own/modded.yml").read_text())["image"]["mods"] == [{"path": str(tmp_path / "mods/fix")}]
     assert [each["field"] for each in out["document"]["unmapped"] if each["field"].startswith("mods")] == ["mods[1] mods/none"]

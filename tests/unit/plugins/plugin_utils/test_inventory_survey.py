@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile.values impor
 from ansible_collections.gb10.cluster.plugins.plugin_utils import gate_expressions, inventory_profiles
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import Located
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_survey import Survey
+from playbook import REPO
 from shipped_profiles import EXAMPLES, FOLDER, SHIPPED
 from unit.fixtures.host.tree import write
 
@@ -119,6 +122,10 @@ def test_tags_select_stages(run: list[str], skip: list[str], left: list[str]) ->
         ("vllm_tp2_extra_env:\n  A: \"{{ hostvars['b'].y }}\"", ""),
         ("vllm_tp2_api_key: \"{{ 'hunter2' | nosuch }}\"", ":1: vllm_tp2_api_key: its template fails: the reason is not shown"),
         ('vllm_tp2_api_key: "hunter2 {{ x }}"', ":1: vllm_tp2_api_key: its template fails: the reason is not shown"),
+        (
+            "vllm_tp2_api_key: !vault |\n  $ANSIBLE_VAULT;1.1;AES256\n  6133\n",
+            ":1: vllm_tp2_api_key: is encrypted, and the vault password is missing or wrong; run with --ask-vault-pass",
+        ),
         ("vllm_tp2_api_key: \"{{ lookup('env', 'NO_SUCH_KEY_HERE') }}\"", ":1: vllm_tp2_api_key: reads a variable of the environment that is not set here"),
     ],
 )
@@ -429,3 +436,50 @@ def test_a_key_that_is_set_twice_is_a_fault_and_of_a_secret_a_warning_without_va
     found = desk.found("gb10_profile: fp8-1m\ngb10_profile: fp8-1m\nvllm_tp2_api_key: sk-one\nvllm_tp2_api_key: sk-two\n")
     assert [(each.line, each.key, each.warning) for each in found] == [(2, "gb10_profile", False), (4, "vllm_tp2_api_key", True)]
     assert all(re.match("is set twice, first in line", each.text) for each in found)
+
+
+# --- What a reader copies from a page into an inventory.
+
+PAGES = [REPO / "README.md", *sorted((REPO / "docs").rglob("*.md")), *sorted((REPO / "roles").glob("*/README.md"))]
+FENCE = re.compile(r"^( *)```(.*?)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+INDENTED = re.compile(r"(?<=\n\n)((?: {4}[^\n]*\n)+)")
+PREFIXES = ("gb10_", *(f"{path.name}_" for path in (REPO / "roles").iterdir()))
+RULEBOOK = {"gb10_eda_token"}  # of the rulebook in docs/keeps-serving.md
+
+
+def kind_of(values: object) -> str:
+    """Return what a block is: variables, hosts, or an inventory; empty if it does not belong into an inventory."""
+    if not isinstance(values, dict) or RULEBOOK & set(values):
+        return ""
+    if all(str(key).startswith(PREFIXES) for key in values):
+        return "variables"
+    below = [each for each in values.values() if isinstance(each, dict)]
+    if len(below) == len(values) and any({"children", "hosts"} & set(each) for each in below):
+        return "inventory"
+    return "hosts" if len(below) == len(values) and any(str(key).startswith("ansible_") for each in below for key in each) else ""
+
+
+def shown() -> list[tuple[str, str, Any]]:
+    """Return page, kind and content of each block. A block that is not YAML is text."""
+    found = []
+    for path in PAGES:
+        text = path.read_text(encoding="utf-8")
+        for block in [*(block for _indent, language, block in FENCE.findall(text) if language in ("yaml", "yml")), *INDENTED.findall(FENCE.sub("", text))]:
+            with contextlib.suppress(yaml.YAMLError):
+                values = yaml.safe_load(textwrap.dedent(block))
+                found += [(str(path.relative_to(REPO)), kind, values)] if (kind := kind_of(values)) else []
+    return found
+
+
+def test_a_block_of_a_page_is_accepted_as_it_is_printed(desk: Desk) -> None:
+    """A page that loses its block, or a block that is not recognized any more, is noticed."""
+    places = {(page, kind) for page, kind, _values in shown()}
+    assert {"docs/tuning.md", "docs/reference/profiles.md", "docs/inventory.md", "docs/first-hour.md"} <= {page for page, _kind in places}
+    assert {kind for _page, kind in places} == {"variables", "hosts", "inventory"}
+    for page, kind, values in shown():
+        pair = {host: {"ansible_host": f"10.0.0.{number}"} for number, host in enumerate((*(values if kind == "hosts" else ()), "a", "b")[:2])}
+        inventory = values if kind == "inventory" else yaml.safe_load(HOSTS)
+        if kind == "hosts":
+            inventory["gb10"]["children"]["pair1"]["hosts"] = {host: {**given, **values.get(host, {})} for host, given in pair.items()}
+        text = yaml.safe_dump(values) if kind == "variables" else "{}"
+        assert desk.sentences(text, hosts=yaml.safe_dump(inventory, sort_keys=False), stages=["vllm_tp2"]) == [], page
