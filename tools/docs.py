@@ -250,9 +250,20 @@ def second_descriptions(repo: Path, shared: Mapping[str, Any], roles: Mapping[st
 
 
 def _documented(plugin: Path) -> Mapping[str, Any]:
-    """Return the options of a plugin."""
-    found = re.search(r'^DOCUMENTATION = r"""(.*?)"""', plugin.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    return (yaml.load(found[1], Loader=_Loader).get("options") if found else None) or {}  # noqa: S506  CSafeLoader is a safe loader
+    """Return the options of a plugin, with those of the collection's fragments."""
+    own = _block(plugin, "DOCUMENTATION")
+    options: dict[str, Any] = {}
+    for name in own.get("extends_documentation_fragment") or ():
+        _namespace, _collection, fragment, *part = name.split(".")
+        options |= _block(plugin.parents[1] / "doc_fragments" / f"{fragment}.py", part[0].upper() if part else "DOCUMENTATION").get("options") or {}
+    return options | (own.get("options") or {})
+
+
+def _block(file: Path, name: str) -> Mapping[str, Any]:
+    """Return a block of documentation; empty if the file has none of this name."""
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    found = re.search(rf'^ *{name} = r"""(.*?)"""', text, re.DOTALL | re.MULTILINE)
+    return (yaml.load(found[1], Loader=_Loader) if found else None) or {}  # noqa: S506  CSafeLoader is a safe loader
 
 
 def module_defaults(repo: Path, options: Mapping[str, Any]) -> Iterator[str]:

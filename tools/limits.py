@@ -28,11 +28,11 @@ DOCUMENTATION_ONLY = "plugins/doc_fragments/"
 
 # What the collection may have today, and what it is to come down to. A step that makes something smaller lowers its first figure.
 BUDGET: dict[str, tuple[int, int]] = {
-    "Python lines of plugins/ without documentation blocks": (32290, 22500),
-    "Python lines of tests/": (34811, 24500),
-    "modules": (19, 16),
-    "files of module_utils": (94, 95),
-    "action plugins": (9, 10),
+    "Python lines of plugins/ without documentation blocks": (31769, 22500),
+    "Python lines of tests/": (33931, 24500),
+    "modules": (16, 16),
+    "files of module_utils": (91, 95),
+    "action plugins": (7, 10),
     "task files of the role vllm_tp2": (8, 8),
     "lines of its vars": (71, 71),
 }

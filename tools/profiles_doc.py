@@ -175,12 +175,13 @@ gb10_profiles:
 ```sh
 ansible-playbook playbooks/import.yml -e recipe=flash.yaml                               # a recipe of sparkrun or eugr/spark-vllm-docker
 ansible-playbook playbooks/import.yml -e recipe=docker-compose.yml -e profile_name=mine  # a Compose file, with the .env next to it
-ansible-playbook playbooks/import.yml -e recipe=run.sh                                   # `docker run` commands of a script or a text
+ansible-playbook playbooks/import.yml -e recipe=run.sh                                   # a script with `docker run`
 ```
 
 It writes `own-profiles/<name>.yml`, contacts no host and executes nothing. `gb10_profile: <name>` selects the profile.
 A misspelt `-e` is refused before anything is written.
-More options: `-e dest=DIRECTORY/NAME.yml`, `-e env_file=FILE`, `-e service=NAME` of a Compose file, `-e force=true` to replace a file, `--check --diff`.
+More options: `-e gb10_profiles_directory=FOLDER`, `-e env_file=FILE`, `-e service=NAME` of a Compose file, `-e force=true` to replace a file, `--check --diff`.
+A file that ends in `.yml` or `.yaml` is a recipe or a Compose file, any other one a script.
 
 | from | into |
 |---|---|
@@ -197,7 +198,7 @@ More options: `-e dest=DIRECTORY/NAME.yml`, `-e env_file=FILE`, `-e service=NAME
 - The run prints the file, these lines, and the command that validates the profile. The notes of the profile have the same lines.
 - No field is lost: what no rule knows is named. Secrets are named without their values.
 - A recipe for one node becomes a profile for two, and the report has a line for it.
-- The profile is checked as `validate.yml` checks one. Nothing is written if it is not valid.
+- The profile is compared with the schema, and nothing is written if it is not valid. `validate.yml` checks the rest, such as its memory.
 - A Compose file sees only its `.env`, not the environment of the controller. An argument without a value is an error.
 - A command that decides or computes something is an error that names the construct and its line: a condition, a loop, an array, arithmetic, a function,
   a here-document, a command substitution. Run it once with `set -x`, or `docker compose config` for variables of Compose, and import what it prints.

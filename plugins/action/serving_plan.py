@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The steps of the role vllm_tp2 that meet no node: what they see is what its ranks have registered. See the module of the same name for its options."""
+"""The steps of a run that meet no node: what they see is what the ranks of a group have registered. See the module of the same name for its options."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import kv_estimate
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.compose import ServingError
-from ansible_collections.gb10.cluster.plugins.plugin_utils import evidence_files, lock_file, rendered_check, shown
+from ansible_collections.gb10.cluster.plugins.plugin_utils import evidence_files, lock_file, rank_checks, rendered_check, shown
 from ansible_collections.gb10.cluster.plugins.plugin_utils import serving_plan as plans
 from ansible_collections.gb10.cluster.plugins.plugin_utils.settings import setting
 
-STEPS = ("whole", "unit", "head", "rank", "check", "group", "evidence", "outcome")
+STEPS = ("whole", "unit", "head", "preflight", "rank", "check", "group", "evidence", "outcome", "doctor")
 FLAGS = ("allow_unsafe_memory", "api_open", "restart", "weights_writable")
 
 
@@ -61,6 +61,7 @@ class ActionModule(ActionBase):
                 "labels": {"type": "list", "elements": "str"},
                 "read": {"type": "list", "elements": "dict", "default": []},
                 "pin": {"type": "dict"},
+                "checks": {"type": "dict", "apply_defaults": True, "options": rank_checks.SPEC},
             },
             required_if=[
                 ("step", "lock", ("pin",)),
@@ -70,7 +71,7 @@ class ActionModule(ActionBase):
         self.variables, self.group, self.enforce = task_vars or {}, _plain(args["group"] or {}), bool(args["enforce"])
         if args["step"] == "lock":
             return {**result, **self._lock(_plain(args["pin"]))}
-        self.read = list(args["read"])
+        self.read, self.checks = list(args["read"]), args["checks"]
         self.host, self.hosts = str(self.variables["inventory_hostname"]), list(self.group["hosts"])
         self.profile, self.given, self.labels = _plain(args["profile"]), args["infos"], args["labels"]
         try:
@@ -129,6 +130,14 @@ class ActionModule(ActionBase):
             )
         return {}
 
+    def _step_preflight(self) -> dict[str, Any]:
+        """Make the checks of preflight, or fail with the errors of all ranks."""
+        return rank_checks.preflight(self.group, self.checks, self.variables, self._loader)
+
+    def _step_doctor(self) -> dict[str, Any]:
+        """Make all checks of doctor.yml. A finding does not fail."""
+        return rank_checks.doctor(self.group, self.checks, self.variables)
+
     def _step_rank(self) -> dict[str, Any]:
         """Render this rank, or fail because its node cannot take part."""
         place, infos = self._place(), self._infos()
@@ -171,11 +180,14 @@ class ActionModule(ActionBase):
     def _estimate(self, place: plans.Place, infos: list[dict[str, Any]]) -> list[str]:
         """Estimate the KV pool with the present memory of each rank, and fail if the boot may freeze a node or cannot pass. Return warnings."""
         try:
-            warnings, refused = plans.estimate(place, infos)
+            found, refused = plans.estimate(place, *plans.memory_now(place, infos))
         except kv_estimate.PlanError as error:
+            if place.options["plan"] in ("off", False):
+                return []
             raise AnsibleActionFail(str(error)) from None
-        self._fail(f"{self.group['name']}: {refused}" if refused else "")
-        return [] if place.rank else warnings
+        remedy = "" if found["unsafe"] else " To boot all the same: vllm_tp2_plan=report."
+        self._fail(f"{self.group['name']}: {refused} Nothing was stopped or started.{remedy}" if refused else "")
+        return [] if place.rank else list(found["warnings"])
 
     def _rails(self, place: plans.Place) -> list[dict[str, Any]]:
         """Return the NCCL variables of each rank, as the user or the role roce sets them, or as its node was read."""

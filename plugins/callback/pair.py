@@ -133,7 +133,6 @@ class CallbackModule(Default):
         """Prepare the report. The options are read when the playbook begins."""
         super().__init__()
         self._report = RunReport()
-        self._names: dict[str, str] = {}
         self._over: threading.Event | None = None  # of a run that has begun
 
     # output
@@ -201,8 +200,9 @@ class CallbackModule(Default):
     @quietly
     def v2_playbook_on_task_start(self, task: Any, is_conditional: bool = False) -> None:  # noqa: ARG002  the signature of CallbackBase
         """Begin a task or a handler."""
-        self._names[task._uuid] = task.name or task.action  # only this event has its name without templates
-        self._print(self._report.task(self._part(task), task._role is not None, task._role is not None and "tasks" in task._role._from_files))
+        role, name = task._role, task.name or task.action  # only this event has its name without templates
+        is_asked = role is not None and "tasks" in role._from_files
+        self._print(self._report.task(self._part(task), task._uuid, name, is_role=role is not None, is_asked=is_asked))
 
     v2_playbook_on_handler_task_start = quietly(v2_playbook_on_task_start, "v2_playbook_on_handler_task_start")
 
@@ -214,14 +214,10 @@ class CallbackModule(Default):
         within = task.get_dep_chain() if role == "agent" else None
         return str(within[0].get_name().rpartition(".")[2] if within else role)
 
-    def _where(self, host: str, task: Any) -> tuple[str, str, str, str]:
-        """Return part, host, key and name of a task for the report."""
-        return self._part(task), host, task._uuid, self._names.get(task._uuid) or task.name or task.action
-
     @quietly
     def v2_runner_on_start(self, host: Any, task: Any) -> None:
         """Begin a task on a host."""
-        self._report.start(*self._where(host.get_name(), task))
+        self._report.start(host.get_name(), task._uuid)
 
     def _warn(self, result: Any) -> None:
         """Print warnings, without what only a developer can correct."""
@@ -241,13 +237,13 @@ class CallbackModule(Default):
         """Note a task that is ok or has changed something, and print what `show` and our modules print, and `debug` as Ansible does."""
         action = self._end(result, "changed" if result.result.get("changed") else "ok")
         if result.result.get("changed") and not isinstance(result.task, TaskInclude):
-            self._report.change(*self._where(self.host_label(result), result.task))
+            self._report.change(self.host_label(result), result.task._uuid)
         lines = result.result.get("lines" if action == SHOW else "shown") or []
         if action == SHOW and result.result.get("summary"):
             self._report.report(lines, is_summary=bool(lines))
         elif RUN.shows and (action == SHOW or (lines and action.startswith(OURS))):
             self._report.report(lines)
-            self._report.add("text", *self._where(result.host.get_name(), result.task), lines)
+            self._report.add("text", result.host.get_name(), result.task._uuid, lines)
         elif action in DEBUG:
             Default.v2_runner_on_ok(self, result)
 
@@ -259,11 +255,14 @@ class CallbackModule(Default):
     @quietly
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
         """Note a fault, or a failure that a block rescues."""
-        rescued = is_rescued(result.task)
+        rescued, host, key = is_rescued(result.task), result.host.get_name(), result.task._uuid
         self._end(result, "ok" if rescued else "failed")
-        where = self._where(result.host.get_name(), result.task)
         if not ignore_errors:
-            self._report.fault("failed", *where, fault_text.failure(where[-1], result.result), rescued)
+            lines = fault_text.failure(self._report.tasks[key][1], result.result)
+            if rescued:
+                self._report.rescued(host, key, lines)
+            else:
+                self._report.add("failed", host, key, lines)
 
     @quietly
     def v2_runner_on_unreachable(self, result: Any) -> None:
@@ -273,7 +272,7 @@ class CallbackModule(Default):
         if not task.ignore_unreachable:
             values = {} if task.delegate_to else self._play.get_variable_manager().get_vars(play=self._play, host=result.host, include_hostvars=False)
             lines = fault_text.unreachable(result.result, str(task.delegate_to or host), values)
-            self._report.fault("unreachable", *self._where(host, task), lines)
+            self._report.add("unreachable", host, task._uuid, lines)
 
     @quietly
     def v2_runner_item_on_ok(self, result: Any) -> None:
@@ -288,7 +287,7 @@ class CallbackModule(Default):
         for each in result.result["results"] if result.task.loop and "results" in result.result else [result.result]:
             if each.get("diff") and each.get("changed"):
                 lines = _COLOUR.sub("", self._get_diff(each["diff"])).rstrip().splitlines()
-                self._report.add("changed", *self._where(self.host_label(result), result.task), lines)
+                self._report.add("changed", self.host_label(result), result.task._uuid, lines)
 
     @quietly
     def v2_playbook_on_stats(self, stats: Any) -> None:

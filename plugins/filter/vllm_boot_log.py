@@ -398,10 +398,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.gb10.cluster.plugins.plugin_utils.filters import raises
 
 
-@raises(ValueError)
 def vllm_boot_log(log: Any, extra_classes: list[dict[str, Any]] | None = None) -> dict[str, Any]:
     """Return the facts of a log given as text or bytes."""
     if not isinstance(log, (str, bytes)):

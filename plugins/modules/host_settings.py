@@ -40,7 +40,7 @@ options:
     default: present
   settings:
     description:
-      - The variables of the role without its prefix, all of them. The role documents them.
+      - The variables of the role without its prefix, all of them, in their types. The role documents them.
     type: dict
     default: {}
   look:
@@ -88,8 +88,7 @@ from collections.abc import Mapping
 from typing import Any, Callable
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.common.validation import check_type_int, check_type_list
-from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Editor, HostError, run_module
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Editor, run_module
 from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_api import DockerError
 from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_setup import Setup
 from ansible_collections.gb10.cluster.plugins.module_utils._node.gpu import GpuClocks
@@ -102,22 +101,6 @@ ROLES: dict[str, Callable[[Editor, str, Mapping[str, Any]], dict[str, Any]]] = {
     "readahead": lambda edit, state, settings: Readahead(edit).run(state, settings),
     "sysctl": lambda edit, state, settings: MemoryPolicy(edit, state, settings).run(),
 }
-#: Variables that are not text, for values of the command line (`-e readahead_mounts=/srv/models`), which are.
-TYPES: dict[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(("installed", "mounts"), check_type_list),
-    **dict.fromkeys(("load_kb", "steady_kb"), check_type_int),
-}
-
-
-def typed(role: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings, each with its type. Raises HostError."""
-    found = dict(settings)
-    for name in TYPES.keys() & found.keys():
-        try:
-            found[name] = TYPES[name](found[name])
-        except TypeError as error:
-            raise HostError(f"{role}_{name} is not valid: {error}. Correct it.") from error
-    return found
 
 
 def main() -> None:
@@ -132,7 +115,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     params = module.params
-    run_module(module, lambda edit: ROLES[params["role"]](edit, params["state"], typed(params["role"], params["settings"])), DockerError)
+    run_module(module, lambda edit: ROLES[params["role"]](edit, params["state"], params["settings"]), DockerError)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ author:
 description:
   - Reads the machine, its kernel, driver, firmware, DGX OS version, memory, fabric, Docker Engine, containers, disks, ports and clock.
   - Calls the agent of a serving group, if one is installed. The agent on the head calls the workers over the rail, for at most 17 seconds.
-  - Reports the problems of memory and fabric. M(gb10.cluster.checks_report) checks all ranks.
+  - Reports the problems of memory and fabric. M(gb10.cluster.serving_plan) checks all ranks.
   - Changes nothing. RV(clock) has the time of the call on the controller.
 requirements:
   - PyYAML on a node with netplan files (package python3-yaml, which netplan.io depends on)

@@ -14,7 +14,7 @@ description:
     script into a profile of your own.
   - A field that the profile does not have is listed in the result and in the notes of the profile, with what to do if you have to do something.
   - A command that decides or computes something is refused.
-  - The profile is checked as C(validate.yml) checks one. Nothing is written if it is not valid.
+  - The profile is compared with the schema, and nothing is written if it is not valid. C(validate.yml) checks the rest, such as its memory.
   - Secrets are named, and their values are neither written nor printed. Nothing of the recipe is executed.
   - This is an action plugin. It runs on the controller and contacts no host. The playbook C(import.yml) runs it.
 author:
@@ -30,11 +30,8 @@ options:
     required: true
   name:
     description:
-      - The name of the profile. The default is the name of O(dest), or follows from the recipe's name or from the service of the Compose file.
+      - The name of the profile. The default follows from the recipe's name or from the service of the Compose file.
     type: str
-  dest:
-    description: The file to write, C(NAME.yml) in another directory than O(directory).
-    type: path
   env_file:
     description: The environment file. The default is C(.env) next to a Compose file, or to a script that sources it. The controller's environment is not read.
     type: path

@@ -20,17 +20,18 @@ description:
   - With O(peers), pings every peer on every rail with packets of the full MTU that must not be fragmented. Run on all nodes, this proves both ways.
   - Changes nothing. Reads sysfs, C(ip -j -d addr), C(ip -j route), C(rdma -j link) and the network configuration files.
     RV(problems) names what is missing or unreadable. The rest is used.
-requirements:
-  - PyYAML on a node with netplan files (package python3-yaml, which netplan.io depends on)
+  - With O(mtu=0) it judges no MTU.
 extends_documentation_fragment:
   - gb10.cluster.attributes
   - gb10.cluster.attributes.info
+  - gb10.cluster.rails
+  - gb10.cluster.rails.netplan
 options:
   root:
     description:
       - Root of the tree to read. V(/) is this machine.
       - Any other folder is a captured tree with C(sys/), C(proc/), C(etc/) and recorded command output below C(cmd/)
-        (C(ip-addr.json), C(ip-route.json), C(rdma-link.json)).
+        (C(ip-addr.json), C(ip-route.json), C(rdma-link.json), and C(ssh-connection.txt) for O(ssh_connection)).
         No command is run then, and nothing outside of the folder is read.
     type: path
     default: /
@@ -42,27 +43,11 @@ options:
         one whose ports carry default routes are not rails.
     type: list
     elements: str
-  interfaces:
-    description:
-      - The network devices that are the rails, in order. Empty finds them.
-    type: list
-    elements: str
-    default: []
-  mtu:
-    description:
-      - The wanted MTU of the rails in bytes. V(0) judges no MTU.
-    type: int
-    default: 9000
   min_speed_mbps:
     description:
       - The link speed in Mb/s below which a ConnectX port counts as degraded. V(0) judges no speed, nor the PCIe link behind it.
     type: int
     default: 200000
-  ssh_connection:
-    description:
-      - The value of E(SSH_CONNECTION) of the session that must not be cut (client, client port, server, server port).
-      - Without it, it is looked for in this process and its ancestors (with another O(root), in C(cmd/ssh-connection.txt)).
-    type: str
   fail_on:
     description:
       - Ids of RV(problems) that make the module fail. V(unusable) are all that keep it from working,

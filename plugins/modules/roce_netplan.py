@@ -21,10 +21,10 @@ description:
   - What only drifted (an MTU or an address that is gone, a kernel setting) is put right on the rail itself, without netplan.
     So is the index of a GID.
   - In a container nothing is changed, and RV(managed) is false.
-requirements:
-  - PyYAML on a node with netplan files (package python3-yaml, which netplan.io depends on)
 extends_documentation_fragment:
   - gb10.cluster.attributes
+  - gb10.cluster.rails
+  - gb10.cluster.rails.netplan
 attributes:
   check_mode:
     support: full
@@ -47,17 +47,6 @@ options:
     type: list
     elements: str
     default: []
-  interfaces:
-    description:
-      - The network devices that are the rails, in order. Empty finds them.
-    type: list
-    elements: str
-    default: []
-  mtu:
-    description:
-      - MTU of the rails in bytes.
-    type: int
-    default: 9000
   renderer:
     description:
       - Who configures the rails. V(auto) takes what the node's netplan files choose, else NetworkManager where it runs, else networkd.
@@ -81,10 +70,6 @@ options:
       - Seconds after which an unconfirmed change is taken back.
     type: int
     default: 120
-  ssh_connection:
-    description:
-      - The value of E(SSH_CONNECTION) of the session that must not be cut. Without it, it is found.
-    type: str
   gid_repair:
     description:
       - Whether to repair a GID that is missing or whose index differs between the rails, by removing and adding the rail's address.

@@ -24,6 +24,7 @@ description:
     It ends itself after 60 s and is removed in every case, and one that an interrupted run has left is removed first.
 extends_documentation_fragment:
   - gb10.cluster.attributes
+  - gb10.cluster.rails
 attributes:
   check_mode:
     support: full
@@ -47,12 +48,6 @@ options:
       - This node's fabric addresses with prefix, one per rail. Required unless O(mode=collective).
     type: list
     elements: str
-  interfaces:
-    description:
-      - The network devices that are the rails, in order. Empty finds them.
-    type: list
-    elements: str
-    default: []
   server:
     description:
       - The server's fabric addresses, one per rail. Required for O(mode=client).
@@ -114,7 +109,7 @@ options:
     type: bool
     default: true
   service:
-    description: The service of the test, C(collective) of the filter P(gb10.cluster.render_rank#filter). Required for O(mode=collective).
+    description: The service of the test, as the role P(gb10.cluster.vllm_tp2#role) renders it. Required for O(mode=collective).
     type: dict
   env:
     description: The fabric variables of this node.
@@ -164,13 +159,11 @@ EXAMPLES = r"""
 - name: Test the collectives
   gb10.cluster.roce_test:
     mode: collective
-    service: "{{ rendered.collective }}"
+    service: "{{ collective_service }}"
     env: "{{ roce_env }}"
     container: gb10-pair1-rank0-collective
     group: pair1
   become: true
-  vars:
-    rendered: "{{ lookup('gb10.cluster.profile') | gb10.cluster.render_rank(place, {'model_store': '/srv/models'}) }}"
 """
 
 RETURN = r"""

@@ -92,16 +92,14 @@ class Places:
         """Return a fault with its file, and the line if there is one."""
         place = fault.place
         if place.kind == "file":
-            return Located(short(Path(place.name)), int(place.below[0]), place.key, fault.text)
-        if place.key in self.extra:
-            file, line = definition(self.extra, place.key, place.below) or (EXTRA, 0)
-            return Located(file if file == EXTRA else short(Path(file)), line, place.key, fault.text, fault.example)  # JSON has no lines
-        if place.kind == "run":
-            return Located(place.name, 0, place.key, fault.text)
-        at = self._definition(place)
-        if not at:
-            return Located(self._file_to_write(place), 0, place.key, fault.text, fault.example)
-        return Located(short(Path(at[0])), at[1], place.key, fault.text, fault.example)
+            file, line = short(Path(place.name)), int(place.below[0])
+        elif place.key not in self.extra and place.kind == "run":
+            file, line = place.name, 0
+        else:
+            at = definition(self.extra, place.key, place.below) if place.key in self.extra else self._definition(place)
+            missing = EXTRA if place.key in self.extra else self._file_to_write(place)  # JSON of the command line has no lines
+            file, line = (short(Path(at[0])), at[1]) if at else (missing, 0)
+        return Located(file, line, place.key, fault.text, fault.example, fault.warning)
 
     def is_of_role(self, name: Any) -> bool:
         """Report whether a variable is a fact that a role of this collection has set earlier in the run."""
@@ -138,11 +136,6 @@ def short(path: Path) -> str:
     """A path as the user writes it: relative if it is below the working directory."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative
-
-
-def neighbours(path: Path) -> list[str]:
-    """The paths next to a file that is not there."""
-    return [str(each) for each in path.parent.iterdir()] if path.parent.is_dir() else []
 
 
 def steps(path: str) -> Iterator[str | int]:

@@ -31,11 +31,6 @@ FLAGS = {"vllm_tp2_context": "max-model-len", "vllm_tp2_max_num_seqs": "max-num-
 # Arguments of vLLM whose names are near those of others.
 _OWN_FLAGS = ("cudagraph-capture-sizes", "max-cudagraph-capture-size")
 _PARALLEL = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
-# Keys of a profile that decide about memory. Of those that it sets, the one that a sentence names is to blame, else the first.
-_MEMORY = (
-    *(f"engine.args.{flag}" for flag in ("kv-cache-memory-bytes", "kv-cache-memory", "gpu-memory-utilization", "max-model-len", "compilation-config")),
-    "gate.effective_tokens.min", "gate.concurrency.min",
-)  # fmt: skip
 
 
 def _flag_fault(flag: str, known: Sequence[str]) -> str:
@@ -44,15 +39,6 @@ def _flag_fault(flag: str, known: Sequence[str]) -> str:
         return ""
     hint = did_you_mean(flag, known, 0.88)
     return f"{flag} is nearly an argument of the profile{hint} An argument of vLLM that is really so named goes into a profile of your own" if hint else ""
-
-
-def _sets(raw: Any, way: Sequence[str | int]) -> bool:
-    """Report whether a profile itself has a key."""
-    for step in way:
-        if not (step < len(raw) if isinstance(raw, list) and isinstance(step, int) else isinstance(raw, Mapping) and step in raw):
-            return False
-        raw = raw[step]
-    return True
 
 
 @dataclass
@@ -148,13 +134,13 @@ class ProfileChecks:
         else:
             self.add("host", host, "gb10_profile" if text.startswith("gb10_profile: ") else "gb10_profiles", text.removeprefix("gb10_profile: "))
 
-    def _blame(self, host: str, name: str, text: str, variables: Iterable[str], paths: Iterable[str]) -> None:
-        """Add a fault to the first variable that the inventory sets, else to the first key that a profile of the user sets, else to the selected profile."""
+    def _blame(self, host: str, name: str, text: str, variables: Iterable[str]) -> None:
+        """Add a fault to the first variable that the inventory sets, else to the profile. The sentence names the argument."""
         key = next((each for each in variables if self.values[host].get(each) not in (None, "", {})), "")
-        if not key and name in self.users[host]:
-            self._add_to_profile(host, name, next((each for each in paths if _sets(self.users[host][name], tuple(steps(each)))), ""), text)
+        if key:
+            self.add("host", host, key, text.replace(f"set {FLAGS[key]} ", f"set {key} ") if key in FLAGS else text)
         else:
-            self.add("host", host, key or "gb10_profile", text.replace(f"set {FLAGS[key]} ", f"set {key} ") if key in FLAGS else text)
+            self._add_to_profile(host, name, "", text)
 
     def _layers_here(self, host: str, profile: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield what the inventory changes in its profile, by variable: arguments, then criteria."""
@@ -201,25 +187,19 @@ class ProfileChecks:
         values, name = self.values[host], profile["name"]
         allow = boolean(values.get("vllm_tp2_allow_unsafe_memory") or False, strict=False)
         ranks = [{"host": "a factory-default node", "total_kib": SPARK_GIB * kv_estimate.KIB_PER_GIB}] * size
-        plan: dict[str, Any] = {}
-        try:
-            plan = kv_estimate.make_plan(profile, ranks, allow_unsafe=allow)
-            text = plan["unsafe"]
-        except kv_estimate.PlanError as error:
-            text = str(error)
+        plan = kv_estimate.make_plan(profile, ranks, allow_unsafe=allow)
+        text = plan["unsafe"]
         keys: tuple[str, ...] = ("vllm_tp2_extra_args", "vllm_tp2_gpu_memory_utilization")
-        remedy = text
         if not text and plan.get("verdict") == "refused" and values.get("vllm_tp2_plan", "enforce") == "enforce":
-            keys, remedy = ("vllm_tp2_context", "vllm_tp2_gpu_memory_utilization", "vllm_tp2_extra_args", "vllm_tp2_gate"), str(plan["remedy"])
+            keys = ("vllm_tp2_context", "vllm_tp2_gpu_memory_utilization", "vllm_tp2_extra_args", "vllm_tp2_gate")
             if name in self.users[host] or any(values.get(key) not in (None, "", {}) for key in keys):  # a shipped one is judged with the memory of the nodes
                 text = f"{plan['msg'].rstrip('.')}; vllm_tp2_plan=report boots in spite of it"
         if text:
-            self._blame(host, name, text, keys, sorted(_MEMORY, key=lambda path: path.removeprefix("engine.args.") not in remedy))
+            self._blame(host, name, text, keys)
 
     def _fit(self, host: str, profile: Mapping[str, Any], size: int) -> None:
         """Whether a serving group can run its profile."""
         text = group_fault(profile, size) if size > 1 else ""  # a group without a worker is a fault of its own
         if text:
-            flags = [each for each in _PARALLEL if each in text]
-            given = [each for each in flags if each in (self.values[host].get("vllm_tp2_extra_args") or {})]
-            self._blame(host, profile["name"], text, ["vllm_tp2_extra_args"] if given else [], [f"engine.args.{each}" for each in flags])
+            given = [each for each in _PARALLEL if each in text and each in (self.values[host].get("vllm_tp2_extra_args") or {})]
+            self._blame(host, profile["name"], text, ["vllm_tp2_extra_args"] if given else [])

@@ -59,7 +59,6 @@ class Survey:
         self.tags = {option: [str(tag) for tag in task_vars.get(key) or ()] for option, key in _TAGS.items()}
         self.in_run = [host for host in self.hosts if host in played] if cli_context.CLIARGS.get("subset") else self.hosts
         self.found: list[Fault] = []
-        self.warned: list[Fault] = []
         self.raw: dict[str, Mapping[str, Any]] = {}
         self.values: dict[str, dict[str, Any]] = {}
         self.places = Places(self.sources, self.groups, self.raw, extra)
@@ -78,8 +77,7 @@ class Survey:
         # If a file cannot be read, Ansible fails on the first variable without its name. Other faults follow from it.
         if not any(each.key == "YAML" for each in unread) and self._read_values():
             self._check()
-        warned = [Located(each.file, each.line, each.key, each.text, warning=True) for each in map(self.places.locate, self.warned)]
-        return [*dict.fromkeys(warned), *unread, *dict.fromkeys(self.places.locate(fault) for fault in self.found)]
+        return [*unread, *dict.fromkeys(self.places.locate(fault) for fault in self.found)]
 
     def run_extra(self) -> list[Located]:
         """Return the faults of the extra variables alone, for a playbook that needs no inventory."""
@@ -104,18 +102,17 @@ class Survey:
         return False
 
     def _check_files(self) -> None:
-        """Files of variables whose names are nearly those of a group or host, or that Ansible does not read because of their ending."""
+        """Files of variables that no host reads, because their name is nearly that of a group or host, or because of their ending."""
         names_of = {"group": [*self.groups, "all"], "host": [host for hosts in self.groups.values() for host in hosts]}
         for path, kind, owner in inventory_files.variable_files(self.sources, self.folders):
-            known = names_of[kind]
-            stem = path.name.partition(".")[0]
-            if owner not in known and stem in known and not path.with_name(f"{stem}.yml").exists():  # next to it, this one is a backup
-                self._add("file", str(path), stem, f"Ansible does not read this file, because of its ending; rename it to {stem}.yml", (0,))
-            # spark-3 next to spark-1 and spark-2 is a host of another time, not a misspelt one.
-            elif owner not in known and stem not in known and _DIGITS.sub("", owner) not in {_DIGITS.sub("", each) for each in known if each != ROOT_GROUP}:
-                hint = did_you_mean(owner, known, 0.7)
-                if hint:
-                    self._add("file", str(path), owner, f"no host reads this file: there is no {kind} {owner}{hint}", (0,))
+            known, stem = names_of[kind], path.name.partition(".")[0]
+            hint = ""
+            if stem in known:  # next to the file that is read, this one is a backup
+                hint = "" if owner in known or path.with_name(f"{stem}.yml").exists() else f"; rename it to {stem}.yml"
+            elif owner not in known and _DIGITS.sub("", owner) not in {_DIGITS.sub("", each) for each in known if each != ROOT_GROUP}:
+                hint = did_you_mean(owner, known, 0.7)  # spark-3 next to spark-1 is a host of another time, not a misspelt one
+            if hint:
+                self._add("file", str(path), owner, f"no host reads this file: there is no {kind} {owner}{hint}", (0,))
 
     def _check(self) -> None:
         serving = serving_groups(self.groups, self.values[self.hosts[0]].get("gb10_serving_groups") if self.hosts else None)
@@ -185,7 +182,7 @@ class Survey:
                     continue
                 text, near = variables.unknown_variable(name, self.specs, self.prefixes, foreign)
                 if text:
-                    (self.found if near else self.warned).append(Fault(Place("host", host, str(name)), text))
+                    self.found.append(Fault(Place("host", host, str(name)), text, warning=not near))
 
     def _check_host(self, host: str) -> None:
         """Types, ranges, and what does not fit together."""
@@ -223,7 +220,7 @@ class Survey:
             if name == "_raw_params":  # a word can be a part of a secret
                 self._add("run", EXTRA, "-e", "a word has no name and '='; expected NAME=VALUE, and a value with spaces in quotes: -e \"NAME='two words'\"")
             elif text:
-                (self.found if near else self.warned).append(Fault(Place("run", EXTRA, name), text))
+                self.found.append(Fault(Place("run", EXTRA, name), text, warning=not near))
             elif spec:
                 given = value.split(",") if spec.get("type") == "list" and isinstance(value, str) else value
                 for below, fault in rules.faults(name, given, spec):

@@ -15,9 +15,10 @@ from typing import Any
 from ansible_collections.gb10.cluster.plugins.module_utils._core.text import did_you_mean, nearest
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import values
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import PRACTICAL
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import DEFAULT_PROFILE, human_int, kind_of, store_mount
+from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import DEFAULT_PROFILE, human_int, store_mount
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_check import check
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_schema import ProfileError, shown
+from ansible_collections.gb10.cluster.plugins.plugin_utils.recipe_source import kind_of
 
 # Keys that a resolved profile has besides those of the schema. ``defaults`` has the paths of what :func:`_pair_defaults` set; a shipped one has none.
 ADDED = ("name", "lineage", "defaults")

@@ -14,7 +14,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import kv_estimate, values
 from ansible_collections.gb10.cluster.plugins.plugin_utils.compose_yaml import compose_yaml
-from ansible_collections.gb10.cluster.plugins.plugin_utils.serving_plan import Place
+from ansible_collections.gb10.cluster.plugins.plugin_utils.serving_plan import Place, estimate
 
 
 def compose_refusal(content: Mapping[str, Any]) -> str | None:
@@ -35,22 +35,19 @@ def compose_refusal(content: Mapping[str, Any]) -> str | None:
     return "" if done.returncode == 0 else done.stderr.strip() or f"exit code {done.returncode}"
 
 
-def estimate(place: Place, memory: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the estimate for nodes with this memory, and warnings. What may freeze a node is refused also if vllm_tp2_plan does not enforce the estimate."""
-    name, mode = place.group["name"], place.options["plan"]
+def pool_of(place: Place, memory: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return the estimate for nodes with this memory, and warnings. Raises AnsibleActionFail if it refuses the boot."""
+    name, remedy = place.group["name"], ""
     try:
-        plan = kv_estimate.make_plan(place.profile, [{"host": host, **memory} for host in place.hosts], allow_unsafe=place.options["allow_unsafe_memory"])
+        plan, refused = estimate(place, [{"host": host, **memory} for host in place.hosts])
     except kv_estimate.PlanError as error:
         raise AnsibleActionFail(f"{name}: {error}") from error
-    if plan["unsafe"]:
-        raise AnsibleActionFail(f"{name}: {plan['unsafe']}")
-    if mode in ("off", False):
+    if refused:
+        if not plan["unsafe"]:
+            remedy = " The estimate is for the factory-default memory of the nodes. Set yours with -e validate_memory (KiB), or set vllm_tp2_plan=report."
+        raise AnsibleActionFail(f"{name}: {refused}{remedy}")
+    if place.options["plan"] in ("off", False):
         return {"expected_tokens": None, "needed_tokens": None, "text": "The KV pool is not estimated: vllm_tp2_plan is off."}, plan["warnings"]
-    if plan["verdict"] == "refused" and mode == "enforce":
-        raise AnsibleActionFail(
-            f"{name}: {plan['msg']} The estimate is for the factory-default memory of the nodes. Set yours with -e validate_memory (KiB),"
-            " or set vllm_tp2_plan=report."
-        )
     return {"text": str(plan["msg"]), **{key: plan[key] for key in ("expected_tokens", "needed_tokens")}}, plan["warnings"]
 
 
@@ -65,7 +62,7 @@ def check(place: Place, host: str, rendered: Mapping[str, Any], memory: Mapping[
     _key, clash = values.port_fault(profile, ssh_port)
     if clash:
         raise AnsibleActionFail(f"{host}: {clash}: change it in the profile {profile['name']}.")
-    pool, warnings = estimate(place, memory)  # on every rank, so that no rank of a refused group writes its files
+    pool, warnings = pool_of(place, memory)  # on every rank, so that no rank of a refused group writes its files
     refusal = compose_refusal(rendered["compose"])
     if refusal:
         raise AnsibleActionFail(

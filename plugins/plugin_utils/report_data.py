@@ -33,19 +33,7 @@ CACHE, RECORDS = "report-nodes.json", ("read_at", "receipts", "events", "memory"
 MOST_BOOTS, MOST_RELEASES, MOST_ROWS, MOST_POINTS, GAP_SECONDS = 200, 12, 40, 300, 300.0  # seconds between two samples that interrupt a line
 _WORDS = ("starting", "arguments", "configuration", "rendezvous", "weights", "KV cache", "CUDA graphs", "engine", "API", "completions")
 STAGE_WORDS = dict(zip(STAGES, _WORDS))  # a stage of a later version stands for itself
-MEMORY_HEAD = ("rank", "lowest MemAvailable, GiB", "lowest MemFree, GiB", "swap used since the first sample, GiB")
 PUBLISHED, MINIMUM = "published by the source", "the gate's minimum"
-#: The title and the head of the table of each section.
-SECTIONS: dict[str, tuple[str, Sequence[str]]] = {
-    "boot": ("Boot timeline", ("release", "rank", "stages")),
-    "boot-memory": ("Memory during the boot", MEMORY_HEAD),
-    "memory": ("Memory of the last day", MEMORY_HEAD),
-    "pool": ("KV pool and concurrency over releases", ()),
-    "speed": ("Measured and published speed", ("figure", "measured", "published", "difference")),
-    "rails": ("Rails and their bandwidth", ("rank", "interface", "RDMA device", "address", "link", "speed", "MTU", "GID index")),
-    "verdicts": ("Verdicts", ("time", "release", "profile", "verdict", "duration", "sentence")),
-    "events": ("Last events of the agent", ("time", "kind", "event")),
-}
 POOLS = (("KV pool", "tokens", "effective_tokens", "kv_pool_tokens"), ("Concurrency at the full context", "requests", "concurrency", "max_concurrency"))
 #: Of the last good boot: name, place in its receipt, form.
 CARDS = (
@@ -121,10 +109,9 @@ def _ranks(boot: Found | None) -> list[tuple[str, Found]]:
     return [(f"rank {int(each.get('rank') or 0)} on {each.get('host')}", each) for each in at(boot, "ranks") or []]
 
 
-def section(name: str, figures: Sequence[Found] = (), rows: Sequence[Sequence[str]] = (), text: Sequence[str] = ()) -> dict[str, Any]:
-    """Return a section. A table without rows is left out."""
-    title, head = SECTIONS[name]
-    return {"id": name, "title": title, "figures": list(figures), "table": {"head": head, "rows": rows} if rows else None, "text": list(text)}
+def section(figures: Sequence[Found] = (), rows: Sequence[Sequence[str]] = (), text: Sequence[str] = ()) -> dict[str, Any]:
+    """Return a section: its figures, the rows of its table, and its sentences. Its title and the head of the table are in the template."""
+    return {"figures": list(figures), "rows": list(rows), "text": list(text)}
 
 
 def bars(title: str, unit: str, labels: Sequence[str], series: Mapping[str, Sequence[Any]]) -> Found:
@@ -166,7 +153,7 @@ def boot_section(boots: Sequence[Found]) -> dict[str, Any]:
         figures.append({"kind": "stages", "title": title, "desc": desc, "unit": "s", "labels": labels, "series": series})
         rows += [[str(boot.get("release")), *row] for row in spent]
     text += ["A worker's log has no stage after its KV cache or its CUDA graphs: its last bar goes on until the boot ends."] if rows else []
-    return section("boot", figures, rows, text)
+    return section(figures, rows, text)
 
 
 def memory_figure(title: str, samples: Sequence[Sample], is_epoch: bool) -> dict[str, Any]:
@@ -184,23 +171,23 @@ def memory_figure(title: str, samples: Sequence[Sample], is_epoch: bool) -> dict
     return {"kind": "lines", "title": title, "desc": desc, "unit": "GiB", "epoch": is_epoch, "labels": [], "series": shown}
 
 
-def memory_section(name: str, series: Mapping[str, Sequence[Sample]], is_epoch: bool, text: Sequence[str] = ()) -> dict[str, Any]:
+def memory_section(series: Mapping[str, Sequence[Sample]], is_epoch: bool, text: Sequence[str] = ()) -> dict[str, Any]:
     """Return the section of the memory of the ranks that have samples."""
     ranks, rows = [(place, samples) for place, samples in series.items() if len(samples) > 1], []
     for place, samples in ranks:
         swap = max(0, samples[0].swap_free - min(each.swap_free for each in samples))
         rows.append([place, *(f"{each / 1024:.1f}" for each in (min(s.available for s in samples), min(s.free for s in samples), swap))])
-    return section(name, [memory_figure(place, samples, is_epoch) for place, samples in ranks], rows, text)
+    return section([memory_figure(place, samples, is_epoch) for place, samples in ranks], rows, text)
 
 
-def memory_sections(boots: Sequence[Found], nodes: Mapping[str, Found]) -> list[dict[str, Any]]:
+def memory_sections(boots: Sequence[Found], nodes: Mapping[str, Found]) -> dict[str, Any]:
     """Return the memory of all ranks during the last boot that has samples, and during the last day, or the last half hour of a new agent."""
     boot = next((each for each in reversed(boots) if any(rank.get("memory_series") for _place, rank in _ranks(each))), None)
     text = [f"The boot of {_minute(boot.get('time'))}, which {_verdict(boot)[0]}."] if boot else []
     series = {place: [parse_series(at(node, "memory", key)) for key in ("day", "recent")] for place, node in nodes.items()}
     latest = {place: day if len(day) >= min(30, len(recent)) else recent for place, (day, recent) in series.items()}  # a young agent has few of a day
-    of_boot = memory_section("boot-memory", {place: parse_series(rank.get("memory_series")) for place, rank in _ranks(boot)}, False, text)
-    return [of_boot, memory_section("memory", latest, True)]
+    of_boot = memory_section({place: parse_series(rank.get("memory_series")) for place, rank in _ranks(boot)}, False, text)
+    return {"boot-memory": of_boot, "memory": memory_section(latest, True)}
 
 
 def over_releases(boots: Sequence[Found], profiles: Found, title: str, unit: str, measured: tuple[str, str], compare: Found) -> list[Found]:
@@ -226,7 +213,7 @@ def speed_section(boots: Sequence[Found], profiles: Found, bench: Found) -> dict
     elif any(finite(each.get("tok_s")) for each in levels):
         labels = [f"{each['concurrency']} at once, depth {each['depth']}" for each in levels]
         figures.append(bars(f"{title}: all streams", "tokens/s", labels, {"measured": [each.get("tok_s") for each in levels]}))
-    return section("speed", figures, rows)
+    return section(figures, rows)
 
 
 def rails_section(nodes: Mapping[str, Found]) -> dict[str, Any]:
@@ -243,7 +230,7 @@ def rails_section(nodes: Mapping[str, Found]) -> dict[str, Any]:
         text += [f"Measured on {host} at {_minute(tested.get('when'))}: {tested['message']}"] if tested.get("message") else []
     series = {"measured": [gbps for _name, gbps in measured], "wanted of a rail of a GB10": [Thresholds().rail_gbps] * len(measured)}
     figures = [bars("RDMA write, all rails at once", "Gb/s", [name for name, _gbps in measured], series)] if measured else []
-    return section("rails", figures, rows, text)
+    return section(figures, rows, text)
 
 
 def _verdict_row(boot: Found) -> list[str]:
@@ -282,9 +269,10 @@ def plan(
     return {
         "group": group, "made": made, "sentence": str(status.get("sentence") or f"The state of {group} was not read."), "notes": notes,
         "tone": "good" if state in ("serves", "busy") else "neutral" if status.get("ok") or state == "unknown" else "bad",
-        "cards": cards(boots), "ranks": {"head": ["rank", "node", "state", "source"], "rows": rows},
-        "sections": [
-            boot_section(boots), *memory_sections(boots, ranks), section("pool", pools), speed_section(boots, profiles, bench), rails_section(ranks),
-            section("verdicts", rows=[*map(_verdict_row, boots[: -MOST_ROWS - 1 : -1])]), section("events", rows=happened[: -MOST_ROWS - 1 : -1]),
-        ],
+        "cards": cards(boots), "ranks": rows,
+        "sections": {
+            "boot": boot_section(boots), **memory_sections(boots, ranks), "pool": section(pools), "speed": speed_section(boots, profiles, bench),
+            "rails": rails_section(ranks), "verdicts": section(rows=[*map(_verdict_row, boots[: -MOST_ROWS - 1 : -1])]),
+            "events": section(rows=happened[: -MOST_ROWS - 1 : -1]),
+        },
     }  # fmt: skip

@@ -133,5 +133,5 @@ def write(args: Mapping[str, Any], variables: Mapping[str, Mapping[str, Any]]) -
         where = error.filename or dest
         raise AnsibleActionFail(f"{name}: {where} on the controller cannot be written: {error.strerror}. Set report_dest to a folder that can.") from error
     lines = [page["sentence"], f"{name}: report {dest}", *(f"{name}: {each}" for each in page["notes"])]
-    figures = {part["id"]: len(part["figures"]) for part in page["sections"]}
+    figures = {name: len(part["figures"]) for name, part in page["sections"].items()}
     return lines, {"schema": "gb10.cluster/report/1", "group": name, "path": str(dest), "figures": figures, "notes": page["notes"]}

@@ -20,8 +20,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._core.text import dur
 from ansible_collections.gb10.cluster.plugins.plugin_utils.fault_text import shortened
 
 SETTLE_SECONDS = 5.0  # other hosts may report the same change or fault within this time
-NOTE_SECONDS = 60.0  # a role that is not over by then prints its only line before its result
-NAMED_HOSTS = 4
 _PREFIX = re.compile(r"\A[\w ]{1,30} \| ")  # the task file, in front of the name of a task
 _RANKS = ("failed", "unreachable", "changed", "ok", "skipped")
 
@@ -52,7 +50,7 @@ class Item:
     kind: str
     part: str
     task: str
-    at: float
+    at: float = 0.0
     hosts: dict[str, list[str]] = field(default_factory=dict)
 
     def groups(self, order: dict[str, int]) -> dict[tuple[str, ...], list[str]]:
@@ -63,20 +61,9 @@ class Item:
         return found
 
 
-def hosts_text(hosts: Iterable[str]) -> str:
-    """Return the names of a few hosts, or the number of many."""
-    names = list(dict.fromkeys(hosts))
-    return ", ".join(names) if len(names) <= NAMED_HOSTS else f"{len(names)} hosts"
-
-
-def states_text(states: dict[str, str]) -> str:
-    """Return the state of each host; many hosts are counted by their state."""
-    if set(states) == {"localhost"}:
-        return states["localhost"]
-    if len(states) <= NAMED_HOSTS:
-        return "   ".join(f"{host} {state}" for host, state in states.items())
-    groups = {rank: [host for host, state in states.items() if state == rank] for rank in _RANKS}
-    return "   ".join(f"{hosts_text(hosts)} {rank}" for rank, hosts in groups.items() if hosts)
+def joined(hosts: Iterable[str]) -> str:
+    """Return the names of hosts, each once."""
+    return ", ".join(dict.fromkeys(hosts))
 
 
 class RunReport:
@@ -88,8 +75,9 @@ class RunReport:
         self._part = Part("", False, self._began)
         self._items: dict[tuple[str, str], Item] = {}
         self._faults: list[tuple[str, list[str], tuple[str, ...]]] = []  # that were printed: part, hosts, lines
-        self._rescued: dict[str, tuple[str, str, str, str, Sequence[str]]] = {}
-        self._flight: dict[tuple[str, str], tuple[str, str, float]] = {}
+        self._rescued: dict[str, tuple[str, Sequence[str]]] = {}  # of each host, the task and its lines
+        self.tasks: dict[str, tuple[str, str]] = {}  # of each task, its part and its name
+        self._flight: dict[tuple[str, str], float] = {}
         self._counts: Counter[str] = Counter()
         self._hosts: set[str] = set()
         self._order: dict[str, int] = {}  # of the hosts in the inventory
@@ -104,16 +92,17 @@ class RunReport:
         self._rescued.clear()
         return self._close()
 
-    def task(self, name: str, is_role: bool, is_asked: bool = False) -> list[Line]:
-        """Begin a task of a part of the run. A role that is only asked has a line if it changes something or fails."""
-        if name == self._part.name:
+    def task(self, part: str, key: str, name: str, *, is_role: bool = True, is_asked: bool = False) -> list[Line]:
+        """Begin a task of a part of the run; `key` identifies it. A role that is only asked has a line if it changes something or fails."""
+        self.tasks[key] = (part, name)
+        if part == self._part.name:
             return self.flush()
-        lines, self._part = self._close(), Part(name, is_role, self._clock(), reported=is_asked)
+        lines, self._part = self._close(), Part(part, is_role, self._clock(), reported=is_asked)
         return lines
 
-    def start(self, part: str, host: str, key: str, task: str) -> None:
-        """Begin a task on a host. `key` identifies the task."""
-        self._flight[host, key] = (part, _PREFIX.sub("", task), self._clock())
+    def start(self, host: str, key: str) -> None:
+        """Begin a task on a host."""
+        self._flight[host, key] = self._clock()
         self._order.setdefault(host, len(self._order))
 
     def end(self, host: str, key: str, state: str) -> None:
@@ -124,15 +113,15 @@ class RunReport:
             self._part.ended = self._clock()
             self._hosts |= {host} if state != "skipped" else set()
 
-    def add(self, kind: str, part: str, host: str, key: str, task: str, lines: Sequence[str] = ()) -> None:
+    def add(self, kind: str, host: str, key: str, lines: Sequence[str] = ()) -> None:
         """Add a text, a difference of a change or a fault of a host."""
-        item = self._items.setdefault((kind, key), Item(kind, part, task, 0.0))
+        item = self._items.setdefault((kind, key), Item(kind, *self.tasks[key]))
         item.at = self._clock()
         item.hosts.setdefault(host, []).extend(lines)
 
-    def change(self, part: str, host: str, key: str, task: str) -> None:
+    def change(self, host: str, key: str) -> None:
         """Add a change of a host."""
-        self.add("changed", part, host, key, task)
+        self.add("changed", host, key)
         self._counts[host] += 1
 
     def report(self, lines: Sequence[str], *, is_summary: bool = False) -> None:
@@ -141,53 +130,46 @@ class RunReport:
             self._part.reported = self._reported = True
             self._summed = self._summed or is_summary
 
-    def fault(self, kind: str, part: str, host: str, key: str, task: str, lines: Sequence[str], is_rescued: bool = False) -> None:
-        """Add a fault. One that a block rescues is printed only if the host fails in the end without another one."""
-        if is_rescued:
-            self._rescued[host] = (part, host, key, task, lines)
-        else:
-            self.add(kind, part, host, key, task, lines)
+    def rescued(self, host: str, key: str, lines: Sequence[str]) -> None:
+        """Keep a fault that a block rescues. It is printed only if the host fails in the end without another one: the tags left out its rescue."""
+        self._rescued[host] = (key, lines)
 
     # what is due
 
     def flush(self, *, always: bool = True) -> list[Line]:
         """Return what was not printed yet. Without `always`, only what no other host is expected to share."""
         lines: list[Line] = []
-        held = [key for key, item in self._items.items() if self._is_note(item) and self._clock() - item.at < NOTE_SECONDS]
-        for (kind, key), item in list(self._items.items()):
+        for (kind, key), item in [each for each in self._items.items() if not self._is_note(each[1])]:
             is_new = self._clock() - item.at < SETTLE_SECONDS or (kind == "text" and any(each == key for _host, each in self._flight))
-            if (always or not is_new) and (kind, key) not in held:
+            if always or not is_new:
                 lines += self._item_lines(self._items.pop((kind, key)))
         return lines
 
     def heartbeat(self) -> list[Line]:
         """Return a line for each task at work."""
         tasks: dict[tuple[str, str], dict[str, float]] = {}
-        for (host, _key), (part, task, began) in self._flight.items():
-            tasks.setdefault((part, task), {})[host] = began
+        for (host, key), began in self._flight.items():
+            tasks.setdefault(self.tasks[key], {})[host] = began
         return self._out(*(
-            Line("plain", f"{part:<11} {hosts_text(starts)}: {task}, {duration(self._clock() - min(starts.values()))}")
+            Line("plain", f"{part:<11} {joined(starts)}: {_PREFIX.sub('', task)}, {duration(self._clock() - min(starts.values()))}")
             for (part, task), starts in tasks.items()
         ))  # fmt: skip
 
     def finish(self, failed: Iterable[str]) -> list[Line]:
         """Return what is left at the end of a run, and its summary. `failed` are the hosts that Ansible counts as failed."""
         named = {host for _part, hosts, _lines in self._faults for host in hosts} | {host for item in self._items.values() for host in item.hosts}
-        for host in set(failed) - named:
-            if host in self._rescued:  # the tags left out its rescue
-                self.add("failed", *self._rescued[host])
+        for host in set(failed).intersection(self._rescued) - named:
+            self.add("failed", host, *self._rescued[host])
         lines, took, counts = self._close(), duration(self._clock() - self._began), self._counts
         changed = ", ".join(f"{counts[host]} change{'' if counts[host] == 1 else 's'} on {host}" for host in self._ordered(counts)) + "."
-        if len(counts) > NAMED_HOSTS:
-            changed = f"{sum(counts.values())} changes on {len(counts)} hosts."
         if self._faults:
             if counts or not self._ends_with_fault or len(self._faults) > 1:
                 parts = {part: [host for each, hosts, _lines in self._faults if each == part for host in hosts] for part, _hosts, _lines in self._faults}
-                where = "; ".join(f"{part} on {hosts_text(hosts)}" for part, hosts in parts.items())
+                where = "; ".join(f"{part} on {joined(hosts)}" for part, hosts in parts.items())
                 lines += self._out(Line("failed", f"Failed after {took}: {where}.{f' Changed before: {changed}' if counts else ''}"))
         elif not self._summed and (counts or not self._reported) and self._hosts:
             others = self._ordered(self._hosts - {"localhost"}) or ["localhost"]
-            text = changed if counts else f"nothing {'would change' if self._check else 'changed'} on {hosts_text(others)}."
+            text = changed if counts else f"nothing {'would change' if self._check else 'changed'} on {joined(others)}."
             lines += self._out(Line("changed" if counts else "ok", f"{f'Check mode, {took}' if self._check else f'Done in {took}'}: {text}"))
         return lines
 
@@ -208,9 +190,10 @@ class RunReport:
         lines, part, self._part = self.flush(), self._part, Part("", False, self._clock())
         worst = min(part.states.values(), key=_RANKS.index, default="")
         if worst and part.is_role and (worst in ("failed", "changed") or not part.reported):
-            states = {host: part.states[host] for host in self._ordered(part.states)}
+            states = "   ".join(f"{host} {part.states[host]}" for host in self._ordered(part.states))
+            states = part.states["localhost"] if set(part.states) == {"localhost"} else states
             text = "" if any(text in line for _part, _hosts, fault in self._faults for line in fault) else f"   {text}"
-            return [*lines, *self._out(Line(worst, f"{part.name:<11} {states_text(states)}   {duration(part.ended - part.began)}{text.rstrip()}"))]
+            return [*lines, *self._out(Line(worst, f"{part.name:<11} {states}   {duration(part.ended - part.began)}{text.rstrip()}"))]
         return [*lines, *self._out(*([Line("plain", text)] if text else []))]
 
     def _out(self, *lines: Line, is_fault: bool = False) -> list[Line]:
@@ -230,9 +213,9 @@ class RunReport:
                     found += [f"{host}: {lines[0]}"] if len(lines) == 1 else [f"{host}:", *(f"  {line}" for line in lines)]
             return self._out(*(Line("plain", line) for line in found))
         if item.kind == "changed":
-            out = [Line("changed", f"  changed   {hosts_text(self._ordered(item.hosts))}: {_PREFIX.sub('', item.task)}")]
+            out = [Line("changed", f"  changed   {joined(self._ordered(item.hosts))}: {_PREFIX.sub('', item.task)}")]
             for lines, hosts in groups.items():
-                out += [Line("plain", f"    {hosts_text(hosts)}:")] if lines and len(groups) > 1 else []
+                out += [Line("plain", f"    {joined(hosts)}:")] if lines and len(groups) > 1 else []
                 out += [Line(line[:1], f"    {line}") for line in lines]
             return self._out(*out)
         return [line for lines, hosts in groups.items() for line in self._fault_lines(item, self._ordered(hosts), lines)]
@@ -242,7 +225,7 @@ class RunReport:
         self._faults.append((item.part, hosts, fault))
         if self._json:
             return [Line("json", json.dumps({"failed": "\n".join(fault), "part": item.part, "hosts": hosts, "task": item.task}))]
-        where = item.part if set(hosts) == {"localhost"} else f"{item.part} on {hosts_text(hosts)}"
+        where = item.part if set(hosts) == {"localhost"} else f"{item.part} on {joined(hosts)}"
         lead = f"{'ERROR' if item.kind == 'failed' else 'UNREACHABLE'} {where}: "
         first, *more = [f"{lead}the same fault as above"] if is_known else shortened([lead + fault[0], *fault[1:]])
         return self._out(Line(item.kind, first), *(Line("plain", line) for line in more), is_fault=not is_known)

@@ -284,25 +284,21 @@ def _collective_due(here: Place, infos: Infos, key: str) -> bool:
     return bool(asked == "always" or any(info.get("collective", "") != key for info in infos))
 
 
-def estimate(here: Place, infos: Infos) -> tuple[list[str], str]:
-    """Return warnings of the estimate of the KV pool, and why a boot is refused, as sentences; empty if it is not. Raises PlanError."""
-    head, options = infos[0], here.options
+def estimate(here: Place, memory: Infos, version: str = "") -> tuple[dict[str, Any], str]:
+    """Return the estimate of the KV pool, and the sentence that refuses the boot; empty if it is not refused. Raises PlanError.
+
+    What may freeze a node is refused also if vllm_tp2_plan does not enforce the estimate.
+    """
+    found = kv_estimate.make_plan(here.profile, memory, version, here.options["allow_unsafe_memory"])
+    refused = found["unsafe"] or (found["msg"] if found["verdict"] == "refused" and here.options["plan"] == "enforce" else "")
+    return found, str(refused)
+
+
+def memory_now(here: Place, infos: Infos) -> tuple[list[dict[str, Any]], str]:
+    """Return the memory of each rank for the estimate, and the version of vLLM that the image reported in its last boot; empty if it is not known."""
+    head, receipt = infos[0], infos[0].get("receipt") or {}
     memory = [{**each["memory"], "host": host, "engine_running": releases.runs(each)} for host, each in zip(here.hosts, infos)]
-    receipt = head.get("receipt") or {}
-    # What this image reported in its last boot.
-    version = str(receipt.get("version") or "") if (receipt.get("image_id") or "") == head["image"].get("id") else ""
-    try:
-        found = kv_estimate.make_plan(here.profile, memory, version, options["allow_unsafe_memory"])
-    except kv_estimate.PlanError:
-        if options["plan"] in ("off", False):
-            return [], ""
-        raise
-    refused = ""
-    if found["unsafe"]:
-        refused = f"{found['unsafe']} Nothing was stopped or started."
-    elif found["verdict"] == "refused" and options["plan"] == "enforce":
-        refused = f"{found['msg']} Nothing was stopped or started. To boot all the same: vllm_tp2_plan=report."
-    return list(found["warnings"]), refused
+    return memory, str(receipt.get("version") or "") if (receipt.get("image_id") or "") == head["image"].get("id") else ""
 
 
 def failure_of(head: str, answers: bool, decision: Mapping[str, Any], stated: Mapping[str, Any], followed: Mapping[str, Any]) -> str:

@@ -93,5 +93,4 @@ def test_the_rulebook_names_kinds_of_the_webhook_and_playbooks_of_the_collection
     for rule in rules["rules"]:
         name = rule["action"]["run_playbook"]["name"].removeprefix("gb10.cluster.")
         plays = yaml.safe_load((REPO / f"playbooks/{name}.yml").read_text(encoding="utf-8"))
-        imports = [play["ansible.builtin.import_playbook"] for play in plays if "ansible.builtin.import_playbook" in play]
-        assert imports == ["gb10.cluster.inventory"], "ansible-rulebook runs a copy of the file alone"
+        assert not any("ansible.builtin.import_playbook" in play for play in plays), "ansible-rulebook runs a copy of the file alone"

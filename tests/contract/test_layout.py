@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 from playbook import REPO
-from warm_playbook import play
+from warm_playbook import ansible, play
 
 SHARED_ACTION = """
 - name: Modules that share an action
@@ -41,6 +41,12 @@ def test_make_pair_needs_no_password_of_the_inventory_that_it_writes(tmp_path: P
         (tmp_path / name).chmod(0o755)
     done = subprocess.run(["make", "pair"], cwd=tmp_path, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     assert "Add -e setup_head=VALUE" in done.stdout + done.stderr, "its first question"
+
+
+def test_the_playbook_that_makes_the_inventory_needs_none(tmp_path: Path) -> None:
+    done = ansible(tmp_path, ["playbooks/setup.yml"])
+    assert "Add -e setup_head=VALUE" in done.last_message
+    assert "WARNING" not in done.stdout
 
 
 def test_a_frozen_node_ends_its_ssh_connection_within_a_minute() -> None:
@@ -86,9 +92,9 @@ def test_every_playbook_begins_with_the_check_of_the_inventory() -> None:
     """No playbook touches a host before the check; what stays on the controller needs no check."""
     playbooks = {path.name: yaml.safe_load(path.read_text(encoding="utf-8")) for path in (REPO / "playbooks").glob("*.yml")}
     (check,) = playbooks.pop("inventory.yml")
-    assert "gb10.cluster.inventory_check" in check["tasks"][0]
+    assert "gb10.cluster.inventory" in check["tasks"][0]
     assert check["tags"] == ["always"]
-    checked = {"inventory.yml", "gb10.cluster.inventory"}
+    checked = {"inventory.yml", *(name for name, plays in playbooks.items() if plays[0] == check)}
     for _each in playbooks:
         checked |= {name for name, plays in playbooks.items() if plays[0].get("ansible.builtin.import_playbook") in checked}
     # setup.yml makes the inventory: its machines join the run after their questions were answered.

@@ -70,18 +70,6 @@ def test_an_unreachable_rank_is_a_finding_and_stops_its_group_alone_and_check_mo
     assert [entry["id"] for entry in bad["findings"] if entry["severity"] == "error"] == ["reachable"]
 
 
-# --- a node on which no module runs ------------------------------------------------------------------------------------------------
-
-
-# tests/unit/plugins/module_utils/_core/test_finding.py has the other causes.
-def test_a_node_without_python_is_a_finding(tmp_path: Path) -> None:
-    hosts = HOSTS.replace("two: {{", f"two: {{{{ansible_python_interpreter: {tmp_path}/none/python3, ")
-    result = play(tmp_path, "--limit", "pair1", hosts=hosts)
-    failed = {host: message for host, _task, message in result.failures}
-    assert "error python (two): Its facts could not be read: " in failed["one"]
-    assert "Remedy: install python3 (3.9 or later) there (apt install python3), or set ansible_python_interpreter." in failed["one"]
-
-
 # --- playbooks/reboot.yml: two hosts of a local connection, which ansible.builtin.reboot refuses to reboot, so nothing can happen here --------
 
 CONTAINER = any(Path(mark).exists() for mark in ("/.dockerenv", "/run/.containerenv", "/run/systemd/container"))

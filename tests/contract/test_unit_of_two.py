@@ -1,15 +1,16 @@
-"""A serving group is one unit: messages of a run on a part of it, and of one that cannot tell whether a rank runs."""
+"""A serving group is one unit: messages of a run on a part of it, or of one that cannot tell whether a rank runs, and the batches of upgrade.yml."""
 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import warm_playbook
 import yaml
-from playbook import ROLE_PLAY, Run, plays_of
+from playbook import REPO, ROLE_PLAY, Run, plays_of
 
 
 def play(folder: Path, tasks: str, *arguments: str, more: dict[str, int] | None = None, **variables: Any) -> Run:
@@ -39,3 +40,27 @@ def test_an_image_that_one_rank_cannot_read_stops_the_other_with_a_sentence(tmp_
     assert done.rc != 0
     assert "two of pair1 failed (the message is above), so one stops as well: correct that and run again." in done.stdout.replace("\n", " ")
     assert "has no attribute" not in done.stdout
+
+
+# --- playbooks/upgrade.yml: one serving group after the other
+
+# Two groups whose hosts stand in turn, as in a list of all machines.
+HOSTS = """
+gb10:
+  hosts: {{s1: {{ansible_host: 127.0.0.1}}, s2: {{ansible_host: 127.0.0.2}}, s3: {{ansible_host: 127.0.0.3}}, s4: {{ansible_host: 127.0.0.4}}}}
+  vars: {{ansible_connection: ansible.builtin.local, ansible_become: false, ansible_python_interpreter: {python}}}
+  children:
+    pair2: {{hosts: {{s2: , s4: }}, vars: {{gb10_fabric_cidrs: [192.168.202.0/24, 192.168.203.0/24]}}}}
+    pair1: {{hosts: {{s1: , s3: }}}}
+"""
+PLAYS = {each["name"]: each for each in yaml.safe_load((REPO / "playbooks/upgrade.yml").read_text(encoding="utf-8"))}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("limit", "batches"), [((), ["s1,s3", "s2,s4"]), (("--limit", "pair2"), ["s2,s4"])], ids=["all", "limit"])
+def test_batch_is_a_serving_group_in_any_host_order(tmp_path: Path, limit: tuple[str, ...], batches: list[str]) -> None:
+    report = [{"name": "Report", "ansible.builtin.debug": {"msg": "batch {{ ansible_play_batch | join(',') }}"}, "run_once": True}]
+    plays = [PLAYS["One batch for each serving group"], {**PLAYS["Upgrade"], "tasks": report}]
+    done = warm_playbook.play(tmp_path, yaml.safe_dump(plays, sort_keys=False), *limit, hosts=HOSTS)
+    assert done.rc == 0, done.stdout
+    assert re.findall(r"batch ([s\d,]+)", done.stdout) == batches

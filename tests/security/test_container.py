@@ -1,4 +1,4 @@
-"""What the container of a rank may do: privileges, device nodes, and the paths that are mounted into it (M9, Table 2c)."""
+"""What the container of a rank may do: privileges, device nodes, and mounted paths (M9, Table 2c); and its variables, as they went in (L5, Table 2a and 2b)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import re
 from typing import Any
 
 import pytest
+import yaml
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.compose import ServingError, render_rank
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import CACHE_VARIABLES
+from ansible_collections.gb10.cluster.plugins.plugin_utils.compose_yaml import compose_yaml
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
+from compose_values import NUMBERS, VALUES, rendered
 from shipped_profiles import SHIPPED
 
 NODES = ["/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0"]
@@ -112,3 +115,25 @@ def test_a_volume_that_lets_the_engine_change_the_weights_is_refused(model: dict
     assert "/vllm-cache'" in text
     assert "vllm_tp2_weights_writable: true" in text
     assert len(rendered_with(container, model, weights_writable=True)["volumes"]) == len(volumes)
+
+
+# --- values of environment variables -----------------------------------------------------------------------------------
+
+
+def test_a_value_is_one_text_of_the_file() -> None:
+    values = {f"V{number}": value for number, value in enumerate(VALUES)}
+    service = yaml.safe_load(rendered(values))["services"]["vllm"]
+    assert {name: service["environment"][name].replace("$$", "$") for name in values} == values
+    assert "privileged" not in service
+
+
+@pytest.mark.parametrize("value", NUMBERS)
+def test_a_text_that_compose_reads_as_a_number_has_quotes(value: str) -> None:
+    root = yaml.compose(compose_yaml({"a": value, "b": [value]}), Loader=yaml.SafeLoader)
+    assert isinstance(root, yaml.MappingNode)
+    (_a, one), (_b, many) = root.value
+    assert [node.style for node in (one, *many.value)] == ["'", "'"]
+
+
+def test_numbers_stay_numbers() -> None:
+    assert compose_yaml({"a": 5, "b": 0.5, "c": True, "d": None, "e": 1e20}) == "a: 5\nb: 0.5\nc: true\nd: null\ne: 1.0e+20\n"

@@ -16,11 +16,13 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile import trial
 OTHER = 65534
 
 
-def tried(env: dict[str, str] | None = None, other_user: bool = False, cuda_returns: str = "", **wanted: Any) -> tuple[int, str]:
-    """Run the script as the image's python3 would; return its exit code and output. `cuda_returns` stands for the call of cuInit."""
-    call = 'ctypes.CDLL("libcuda.so.1").cuInit(0)'
-    assert trial.PROBE_SCRIPT.count(call) == 1
-    script = trial.PROBE_SCRIPT.replace(call, cuda_returns or call)
+CUDA, MOUNTS_OF_THIS_PROCESS = 'ctypes.CDLL("libcuda.so.1").cuInit(0)', "/proc/self/mountinfo"
+
+
+def tried(env: dict[str, str] | None = None, other_user: bool = False, instead: tuple[str, str] = ("", ""), **wanted: Any) -> tuple[int, str]:
+    """Run the script as the image's python3 would; return its exit code and output. `instead`: what stands for a part of it."""
+    assert instead[0] in trial.PROBE_SCRIPT
+    script = trial.PROBE_SCRIPT.replace(*instead) if instead[0] else trial.PROBE_SCRIPT
     asked = json.dumps({"devices": [], "cuda": False, "caches": trial.CACHES, "models": ["org/none"], "writable": True, "shared": 1, **wanted})
     # The image's files are readable for all users, those of this Python need not be: they are loaded before.
     first = f"import ctypes, errno, json, os, re, sys, tempfile, threading; os.setgroups([]); os.setgid({OTHER}); os.setuid({OTHER})\n" if other_user else ""
@@ -71,7 +73,7 @@ def test_a_cache_of_another_user_and_a_model_that_cannot_be_read_are_named(tmp_p
     ],
 )  # fmt: skip
 def test_cuda_that_does_not_start_names_the_gpu_and_its_driver_and_not_privileges(result: str, parts: tuple[str, ...]) -> None:
-    code, text = tried(cuda=True, cuda_returns=result)
+    code, text = tried(cuda=True, instead=(CUDA, result))
     assert code == 3
     assert text.startswith("CUDA does not start (")
     assert "\n" not in text
@@ -83,12 +85,12 @@ def test_cuda_that_does_not_start_names_the_gpu_and_its_driver_and_not_privilege
 
 @pytest.mark.parametrize("result", ["1", "304", "800"])
 def test_cuda_that_is_not_permitted_names_the_privileges(result: str) -> None:
-    code, text = tried(cuda=True, cuda_returns=result)
+    code, text = tried(cuda=True, instead=(CUDA, result))
     assert (code, "vllm_tp2_no_new_privileges" in text, "vllm_tp2_cap_add: [ALL]" in text) == (3, True, True)
 
 
 def test_cuda_that_starts_is_silent() -> None:
-    assert tried(cuda=True, cuda_returns="0") == (0, "")
+    assert tried(cuda=True, instead=(CUDA, "0")) == (0, "")
 
 
 def test_shared_memory_that_is_too_small_is_named() -> None:
@@ -116,14 +118,12 @@ def test_weights_that_the_engine_can_change_are_named_for_links_too(tmp_path: Pa
     blank = str(tmp_path / "a b").replace(" ", "\\040")
     rows = ["1 0 0:9 / / rw - overlay x rw", *("2 1 {} {} {} {},relatime - ext4 x rw".format(*line.format(blank).split()) for line in lines)]
     (tmp_path / "mountinfo").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    script = trial.PROBE_SCRIPT.replace("/proc/self/mountinfo", str(tmp_path / "mountinfo"))
+    model, mounts = f"{tmp_path}/a b/models/m", (MOUNTS_OF_THIS_PROCESS, str(tmp_path / "mountinfo"))
     for writable in (False, True):
-        asked = json.dumps({"devices": [], "cuda": False, "caches": [], "models": [str(tmp_path / "a b/models/m")], "writable": writable, "shared": 1})
-        done = subprocess.run([sys.executable, "-IS", "-c", script, asked], capture_output=True, text=True, check=False)
-        text = f"it can change the weights in {tmp_path}/a b/models/m ({tmp_path}/a b/{named}/ is mounted writable): "
-        assert done.stdout.startswith(text if named and not writable else "\n")
-        assert done.returncode == (3 if named and not writable else 0)
-        assert ("vllm_tp2_weights_writable: true" in done.stdout) is bool(named and not writable)
+        code, text = tried(instead=mounts, caches=[], models=[model], writable=writable)
+        wrong = bool(named and not writable)
+        assert (code, text.startswith(f"it can change the weights in {model} ({tmp_path}/a b/{named}/ is mounted writable): ")) == (3 if wrong else 0, wrong)
+        assert ("vllm_tp2_weights_writable: true" in text) is wrong
 
 
 def test_the_try_ends_by_itself(tmp_path: Path) -> None:

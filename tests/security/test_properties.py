@@ -1,4 +1,4 @@
-"""What held when the collection was reviewed, and has no test elsewhere. README.md lists all fifteen with their tests."""
+"""What held when the collection was reviewed (README.md lists all fifteen), and hostile values of sysctl: what has no test elsewhere."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import netplan
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import Device, RailConfig, read_files
+from ansible_collections.gb10.cluster.plugins.module_utils._node import settings
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import look
 
 REPO = Path(__file__).resolve().parents[2]
@@ -72,3 +73,8 @@ def test_the_labs_accept_keys_from_this_machine_only() -> None:
     published = re.findall(r'"--publish", f?"([^"]*)"', "\n".join(path.read_text(encoding="utf-8") for path in (REPO / "lab").rglob("*.py")))
     assert published
     assert all(each.startswith("127.0.0.1:") for each in published)
+
+
+def test_a_sysctl_value_stays_on_one_line() -> None:
+    text = settings.render_sysctls(settings.desired_sysctls({"vm.x": "0\nkernel.core_pattern = |/x"}, "leave", "keep"))
+    assert (text or "").splitlines()[1:] == ["vm.x = 0 kernel.core_pattern = |/x"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -160,18 +161,17 @@ def test_a_new_release_that_fails_gives_way_to_the_last_good_one() -> None:
     assert found["sentence"].startswith(found["verdict"]["msg"] + " Release old, the last good one, serves again, after ")
 
 
-def test_a_release_that_fails_without_an_earlier_one_leaves_the_group_stopped() -> None:
-    world = fresh(new=["flag"])
-    found = world.change("new")
+@pytest.mark.parametrize(
+    ("world", "options", "end"),
+    [(fresh, {}, "All ranks of pair1 are stopped, and no earlier release passed its gate on all of them."), (pair, {"rollback": False}, "pair1 are stopped.")],
+    ids=["without an earlier one", "if rollback is off"],
+)
+def test_a_release_that_fails_leaves_the_group_stopped(world: Callable[..., World], options: dict[str, Any], end: str) -> None:
+    group = world(new=["flag"])
+    found = group.change("new", **options)
     assert (found["result"], found["release"]) == ("failed", "")
-    assert not any(rank.runs() for rank in world.ranks)
-    assert found["sentence"].endswith("All ranks of pair1 are stopped, and no earlier release passed its gate on all of them.")
-
-
-def test_no_release_takes_its_place_if_rollback_is_off() -> None:
-    world = pair(new=["flag"])
-    assert world.change("new", rollback=False)["sentence"].endswith("All ranks of pair1 are stopped.")
-    assert not any(rank.runs() for rank in world.ranks)
+    assert not any(rank.runs() for rank in group.ranks)
+    assert found["sentence"].endswith(end)
 
 
 def test_a_passed_release_waits_for_a_node_that_reboots_in_its_boot(world: World) -> None:
@@ -198,17 +198,6 @@ def test_a_passed_release_starts_again_after_transient_failures_with_growing_pau
     assert "Release old passed its gate before; attempt 4 of it failed. All ranks of pair1 are stopped." in found["sentence"]
     assert not any("starts new" in line for line in world.log)
     assert [rank.evidence[1:] for rank in world.ranks] == [["old", "old-attempt2", "old-attempt3", "old-attempt4"]] * 2
-
-
-def test_a_passed_release_is_held_after_a_lasting_failure() -> None:
-    world = pair(old=["weights"], new=["good"])
-    world.ranks[0].releases["new"]["receipt"] = {"passed": True}
-    world.kill(1)
-    world.run(10)
-    found = world.change("old")
-    assert (found["result"], found["verdict"]["class"], found["attempt"]) == ("held", "weights_missing", 1)
-    assert len(starts(world)) == 1
-    assert not any("starts new" in line for line in world.log), "never another release without being asked"
 
 
 def test_a_last_good_release_that_fails_too_leaves_the_group_stopped() -> None:
@@ -408,39 +397,28 @@ def test_a_hold_delays_a_start_and_is_named(world: World, number: int) -> None:
     assert starts(world)[0] - begun > 60
 
 
-def test_a_hold_delays_the_next_attempt() -> None:
-    world = pair(new=["good"], old=["killed", "good"])
-    world.kill(0)
-    world.run(10)
+@pytest.mark.parametrize("release", ["old", "new"], ids=["the next attempt", "the return to the last good release"])
+def test_a_hold_delays_what_follows_a_failed_boot(release: str) -> None:
+    world = pair(old=["killed", "good"], new=["flag"]) if release == "old" else pair(new=["flag"])
+    if release == "old":
+        world.kill(0)
+        world.run(10)
     held: list[float] = []
-    during(world, "paused", lambda: held.append(world.now))
-    during(world, "paused", lambda: world.hold(1, 100.0))
-    assert world.change("old")["result"] == "serves"
-    assert starts(world)[1] > held[0] + 100
 
+    def hold() -> None:
+        held.append(world.now)
+        world.hold(1, 100.0)
 
-def test_a_hold_delays_the_return_to_the_last_good_release() -> None:
-    world = pair(new=["flag"])
-    held: list[float] = []
-    world.when(lambda: "one halts new" in order(world), lambda: held.append(world.now))
-    world.when(lambda: "one halts new" in order(world), lambda: world.hold(0, 100.0))
-    assert world.change("new")["release"] == "old"
-    assert starts(world)[1] > held[0] + 100
+    before = len(order(world))
+    world.when(lambda: f"one halts {release}" in order(world)[before:], hold)
+    assert world.change(release)["release"] == "old"
+    assert starts(world)[-1] > held[0] + 100
 
 
 def test_a_stop_does_not_wait_for_a_hold(world: World) -> None:
     world.hold(0, 600.0)
     world.stop()
     assert world.settle(60)["result"] == "stopped"
-
-
-def test_a_rank_of_another_head_is_neither_started_nor_stopped(world: World) -> None:
-    world.ranks[1].owner = {"group": GROUP, "head": OTHER_HEAD}
-    found = world.change("new")
-    assert found["result"] == "failed"
-    assert "rank 1 on two cannot be used: two has another owner" in found["sentence"]
-    assert found["sentence"].endswith("Nothing was changed.")
-    assert order(world) == []
 
 
 def test_a_pair_that_serves_without_a_desired_state_is_adopted_without_a_restart() -> None:
@@ -456,21 +434,22 @@ def test_a_pair_that_serves_without_a_desired_state_is_adopted_without_a_restart
     assert any(each.startswith("timeout not set -> ") for each in found["adjusted"]), "it took those of the run"
 
 
-def test_a_missing_release_stops_nothing(world: World) -> None:
-    del world.ranks[1].releases["new"]
-    assert world.change("new")["sentence"].startswith("pair1: rank 1 on two: releases/new is missing. Nothing was changed. Remedy: run site.yml")
-    assert world.serves("old")
-
-
-@pytest.mark.parametrize("fault", ["cut", "freeze", "reboot"])
-def test_a_node_that_is_lost_before_the_change_stops_nothing(world: World, fault: str) -> None:
-    getattr(world, fault)(1, 300.0)
-    if fault == "reboot":
-        world.run(1)
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        (lambda world: world.ranks[1].owner.update(head=OTHER_HEAD), "rank 1 on two cannot be used: two has another owner"),
+        (lambda world: world.ranks[1].releases.pop("new"), "pair1: rank 1 on two: releases/new is missing. Nothing was changed. Remedy: run site.yml"),
+        (lambda world: world.cut(1, 300.0), "rank 1 on two does not answer"),
+        (lambda world: world.freeze(1, 300.0), "rank 1 on two does not answer"),
+        (lambda world: (world.reboot(1, 300.0), world.run(1)), "rank 1 on two does not answer"),
+    ],
+    ids=["a rank of another head", "a missing release", "a cut session", "a frozen node", "a node that reboots"],
+)
+def test_what_keeps_a_start_from_its_boot_is_named_and_stops_nothing(world: World, fault: Callable[[World], object], text: str) -> None:
+    fault(world)
     found = world.change("new")
-    assert found["verdict"]["class"] == "node_lost"
-    assert "rank 1 on two does not answer" in found["sentence"]
-    assert not any("halts" in line for line in world.log)
+    assert (found["result"], text in found["sentence"], "Nothing was changed." in found["sentence"]) == ("failed", True, True)
+    assert order(world) == []
 
 
 def test_a_session_that_is_cut_for_a_moment_does_not_end_a_boot() -> None:

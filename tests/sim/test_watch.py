@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import catalogue
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.rules import merged_settings
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.standing import why_lines
 from sim.nodes import SimJob
@@ -163,13 +162,6 @@ def test_an_idle_power_of_the_release_before_is_replaced_by_that_of_the_present_
     assert world.watch.record["idle_power_w"] == 20.0
 
 
-def test_a_long_prefill_is_not_a_wedge(world: World) -> None:
-    busy(world)
-    world.prefills = True
-    world.run(900)
-    assert (events(world, "fault"), starts(world)) == ([], 0)
-
-
 def test_the_event_of_a_wedge_has_its_figures(world: World) -> None:
     world.run(30)
     wedges(busy(world))
@@ -282,15 +274,13 @@ def test_a_step_of_the_clock_in_a_fault_adds_no_seconds(world: World, seconds: f
 # --- kernel log
 
 
-@pytest.mark.parametrize(("count", "expected"), [(3, 0), (9, 0), (10, 1), (163, 1)])
-def test_lines_of_a_driver_without_memory_are_an_event_where_the_doctor_reports_them(world: World, count: int, expected: int) -> None:
+@pytest.mark.parametrize(("count", "expected"), [(9, 0), (10, 1), (163, 1)])
+def test_many_lines_of_a_driver_without_memory_are_one_event(world: World, count: int, expected: int) -> None:
     for number in range(count):
         world.ranks[1].kernel += [{"at": "2026-11-27T00:00:00Z", "kind": "driver_no_memory", "text": f"NVRM: line {number}"}]
         world.run(0.6)
     world.run(3)
     assert len(events(world, "kernel")) == expected
-    message = "NVRM: nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051) returned from _memdescAllocInternal(pMemDesc)"
-    assert len(catalogue.summarize_kernel(f"{message}\n" * count)) == expected
 
 
 def test_kernel_events_are_reported_after_the_clock_was_set_back(world: World) -> None:

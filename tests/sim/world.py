@@ -97,7 +97,6 @@ class World:
         self.settings = merged_settings({"enabled": False})  # of the watch
         self.watch: Watch | None = None
         self.requests, self.wedged = 0, False  # held by the engine; a wedge generates no token
-        self.prefills = False  # no token comes, and the engine works
         self.stop_seconds = 2.0  # how long an engine takes to stop
         self.boots: dict[str, list[str]] = {}  # by release, the kinds of its next boots; the last one repeats
         self.pairs: dict[str, tuple[str, set[int]]] = {}
@@ -186,7 +185,7 @@ class World:
     @property
     def tokens(self) -> float:
         """How many tokens the engine has generated, if it holds requests."""
-        if self.answers() and self.requests and not self.prefills:
+        if self.answers() and self.requests:
             self._tokens = self.now
         return self._tokens
 

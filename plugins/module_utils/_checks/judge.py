@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 from ansible_collections.gb10.cluster.plugins.module_utils._checks import docker, engine, fabric, machine, versions
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import ACCESS, AREAS, HEAD, PAIR, PREFLIGHT, REGISTERED, Check, Group, Rank, Skipped
 from ansible_collections.gb10.cluster.plugins.module_utils._core.finding import ERROR, INFO, SEVERITIES, WARNING, Finding, clipped, counts, merged
-from ansible_collections.gb10.cluster.plugins.module_utils._core.text import did_you_mean
 
 _MODULES = [each.__name__ for each in (machine, versions, fabric, docker, engine)]
 #: All checks in the order of the reports, and the IDs of those that preflight makes.
@@ -133,12 +132,6 @@ def has_run(check: Check, hosts: Sequence[str], skipped: Iterable[Skipped]) -> b
     without = {host for each in skipped if each.id == check.id for host in each.hosts}
     read = [host for host in hosts if host not in without]
     return read[:1] == list(hosts[:1]) if check.of == HEAD else len(read) >= (2 if check.of == PAIR else 1)
-
-
-def unknown_ids(names: Iterable[str]) -> list[str]:
-    """Return a sentence for each name that is not the ID of a check of preflight, with the nearest ID."""
-    hints = ((name, did_you_mean(name, IDS, 0.5) or f"; known are {', '.join(IDS)}") for name in names if name not in IDS)
-    return [f"preflight_ignore has {name!r}, which is not a check{hint}" for name, hint in hints]
 
 
 class Places:

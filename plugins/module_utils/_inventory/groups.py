@@ -38,6 +38,8 @@ except ImportError:  # networks_of reports it
 # Addresses are strings (``192.168.200.11``), networks are netaddr.IPNetwork. The functions return what they could read, and the faults.
 
 Network = Any  # netaddr.IPNetwork, which has no types
+Groups = Mapping[str, Sequence[str]]
+Hosts = Mapping[str, Mapping[str, Any]]
 CIDRS, ADDRESSES, FIRST = "gb10_fabric_cidrs", "gb10_fabric_addresses", "gb10_fabric_first"
 
 
@@ -190,6 +192,27 @@ def ranked(members: Sequence[str], hosts: Mapping[str, Mapping[str, Any]]) -> tu
     return [placed[rank] if rank in placed else next(free) for rank in range(len(members))], faults
 
 
+def fabric_of(group: str, members: Sequence[str], own: Sequence[str], hosts: Hosts) -> tuple[list[str], list[Network], dict[str, list[str]], list[Fault]]:
+    """Return the hosts of a serving group by rank, its networks, the addresses of each host by rail, and the faults of all of them.
+
+    :param own: the members whose variables are those of this group.
+    """
+    order, faults = ranked(members, hosts)
+    faults += equal_faults(CIDRS, {host: value_of(hosts.get(host, {}), CIDRS) for host in own}, group)
+    if any(fault.place.key == CIDRS for fault in faults):
+        return order, [], {}, faults
+    first = hosts.get(members[0], {})
+    networks, bad = networks_of(group, first)
+    if bad:
+        return order, [], {}, faults + bad
+    fabric: dict[str, list[str]] = {}
+    for rank, host in enumerate(order):
+        variables = hosts.get(host, {})
+        fabric[host], bad = addresses_of(group, host, rank, variables, networks, value_of(variables, FIRST) == value_of(first, FIRST))
+        faults += [fault for fault in bad if fault.place not in [each.place for each in faults]]  # a value of the group is one fault, and not one of each rank
+    return order, networks, fabric, faults
+
+
 def group_of(host: str, groups: Mapping[str, Sequence[str]], hosts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return the serving group of a host, with everything that the inventory determines.
 
@@ -211,29 +234,23 @@ def group_of(host: str, groups: Mapping[str, Sequence[str]], hosts: Mapping[str,
     bad = name_fault("group", names[0]) or next(filter(None, (name_fault("host", name) for name in serving[names[0]])), "")
     if bad:
         raise ClusterError(f"the inventory {bad}")
-    variables = {name: hosts[name] for name in serving[names[0]]}
-    order, faults = ranked(list(variables), variables)
-    members: list[dict[str, Any]] = []
-    for rank, name in enumerate(order):
-        networks, bad_networks = networks_of(names[0], variables[name])
-        addresses, bad_addresses = addresses_of(names[0], name, rank, variables[name], networks)
-        faults += bad_networks + bad_addresses
-        members.append({"host": name, "rank": rank, "address": management_address(name, variables[name]), "fabric": addresses})
+    variables = {name: hosts[name] for name in serving[names[0]]}  # the lookup reads a host when it is indexed
+    order, networks, fabric, faults = fabric_of(names[0], list(variables), list(variables), variables)
     if faults:
         raise ClusterError(f"{faults[0].place.key} {faults[0].text}")
-    networks, _faults = networks_of(names[0], hosts[host])
-    me = members[order.index(host)]
     return {
         "name": names[0],
-        "rank": me["rank"],
+        "rank": order.index(host),
         "size": len(order),
         "head": order[0],
         "hosts": order,
-        "members": members,
-        "fabric": me["fabric"],
+        "members": [
+            {"host": name, "rank": rank, "address": management_address(name, variables[name]), "fabric": fabric[name]} for rank, name in enumerate(order)
+        ],
+        "fabric": fabric[host],
         "cidrs": [str(network) for network in networks],
         "prefixes": [network.prefixlen for network in networks],
-        "master_addr": members[0]["fabric"][0],
+        "master_addr": fabric[order[0]][0],
     }
 
 
@@ -243,8 +260,6 @@ def group_of(host: str, groups: Mapping[str, Sequence[str]], hosts: Mapping[str,
 EXAMPLES = ("192.0.2.", "198.51.100.", "203.0.113.")
 NAMED = "gb10_serving_groups"
 
-Groups = Mapping[str, Sequence[str]]
-Hosts = Mapping[str, Mapping[str, Any]]
 # (host, its addresses by rail, whether they are set in the inventory)
 Owner = tuple[str, list[str], bool]
 
@@ -269,8 +284,14 @@ def group_faults(groups: Groups, hosts: Hosts) -> list[Fault]:
     for name, members in serving.items():
         # The variables of a host in two groups are those of one of them, so it is only checked as the first of a group.
         own = [host for host in members if host in hosts and (len(group_names_of(host, serving)) == 1 or host == members[0])]
+        if len(members) == 1:
+            text = f"the serving group {name} has no worker, only {members[0]}. A serving group needs two hosts or more"
+            found.append(Fault(Place("group", name, name), text))
         if members:
-            found += _check_group(name, members, own, hosts, networks, owners)
+            order, rails, fabric, faults = fabric_of(name, members, own, hosts)
+            networks[name] = rails
+            owners += [(host, fabric[host], bool(value_of(hosts.get(host, {}), ADDRESSES))) for host in order if host in fabric]
+            found += faults
     found += _check_addresses(root, hosts, owners)
     found += _check_networks(networks, serving, root, hosts)
     return list(dict.fromkeys(found))
@@ -333,36 +354,6 @@ def _check_addresses(root: Sequence[str], hosts: Hosts, owners: Sequence[Owner])
         if other != host and (given or its_given) and (what, other, host) not in pairs:
             pairs.add((what, other, host))
             found.append(Fault(place if given else its_place, f"{other} and {host} have the same {what} {text}. Each host needs its own"))
-    return found
-
-
-def _check_group(name: str, members: Sequence[str], own: Sequence[str], hosts: Hosts, networks: dict[str, list[Network]], owners: list[Owner]) -> list[Fault]:
-    """Check ranks and fabric of one serving group; adds to ``networks`` and ``owners``.
-
-    :param own: the members whose variables are those of this group.
-    """
-    found: list[Fault] = []
-    if len(members) == 1:
-        text = f"the serving group {name} has no worker, only {members[0]}. A serving group needs two hosts or more"
-        found.append(Fault(Place("group", name, name), text))
-    order, bad_ranks = ranked(members, hosts)
-    found += bad_ranks
-    different = equal_faults(CIDRS, {host: value_of(hosts.get(host, {}), CIDRS) for host in own}, name)
-    if different:
-        return found + different
-    first = hosts.get(members[0], {})
-    rails, bad_networks = networks_of(name, first)
-    if bad_networks:
-        return found + bad_networks
-    networks[name] = rails
-    reported = {fault.place for fault in found}
-    for rank, host in enumerate(order):
-        variables = hosts.get(host, {})
-        shared = value_of(variables, FIRST) == value_of(first, FIRST)
-        addresses, bad_addresses = addresses_of(name, host, rank, variables, rails, shared)
-        owners.append((host, addresses, bool(value_of(variables, ADDRESSES))))
-        found += [fault for fault in bad_addresses if fault.place not in reported]
-        reported.update(fault.place for fault in bad_addresses)
     return found
 
 

@@ -21,6 +21,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._core.redact import h
 from ansible_collections.gb10.cluster.plugins.module_utils._core.text import did_you_mean
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import BUILD_ARGUMENT, KINDS, Found, is_list, is_secret, shown, type_faults
 from ansible_collections.gb10.cluster.plugins.module_utils._node import images
+from ansible_collections.gb10.cluster.plugins.module_utils._node.parse import numbers
 from ansible_collections.gb10.cluster.plugins.module_utils._node.readahead import HIGHEST_KB
 from ansible_collections.gb10.cluster.plugins.module_utils._node.settings import HIGHEST_FLOOR_PERCENT
 from ansible_collections.gb10.cluster.plugins.module_utils._node.tuning import LEAST_SECONDS, MOST_SECONDS, PANIC_MOST_SECONDS
@@ -188,6 +189,9 @@ def _value_faults(name: str, value: Any, hide: bool) -> Found:
         return [((str(key),), f"{shown(key)} {BUILD_ARGUMENT}") for key, each in value.items() if holds_secret(str(key), each)]
     if name in STORED:
         return [((), text.partition(" ")[2]) for _path, text in _environment_faults({STORED[name]: value}, secret=True)]
+    if name == "preflight_known_versions":
+        given = [(at, str(each.get("match") or each.get("below") or "")) for at, each in enumerate(value) if isinstance(each, Mapping)]
+        return [((at,), f"entry {at + 1} has no version, expected one with numbers in match or below") for at, text in given if not numbers(text)]
     found: Found = []
     parts: list[tuple[tuple[str | int, ...], str, Any]] = [((), "", value)]
     if isinstance(value, Mapping):

@@ -44,12 +44,13 @@ class Place(NamedTuple):
 class Fault:
     """One fault: the ``place`` to change, and a sentence without file and line.
 
-    ``example`` marks an address of the example, which is a warning in a check of the inventory alone.
+    ``example`` marks an address of the example, which is a warning in a check of the inventory alone. ``warning`` marks what ends no run.
     """
 
     place: Place
     text: str
     example: bool = False
+    warning: bool = False
 
 
 def is_list(value: Any) -> bool:

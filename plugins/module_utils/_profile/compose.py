@@ -11,7 +11,6 @@ the rank's own NODE_RANK, HEADLESS, MASTER_ADDR, MASTER_PORT, VLLM_HOST_IP; and 
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -37,12 +36,6 @@ FABRIC_ENV = (
     "UCX_NET_DEVICES",
     "VLLM_HOST_IP",
 )
-# Described in plugins/filter/render_rank.yml.
-OPTIONS = (
-    "name", "project", "group", "image", "content", "memlock", "stack", "fabric", "infiniband", "model_store", "extra_env", "secrets", "env_file",
-    "log_max_size", "log_max_file", "healthcheck", "cap_add", "no_new_privileges", "ipc", "weights_writable",
-)  # fmt: skip
-
 #: Size of /dev/shm in a private IPC namespace: above the 10 GB that Ray wants for its object store, and the 0.2 GiB of the queues of vLLM 0.32.
 #: It is a limit: pages that nothing writes need no memory.
 SHM_SIZE = "16g"
@@ -151,17 +144,6 @@ def build_argv(profile: Mapping[str, Any], rank: Mapping[str, Any]) -> list[str]
     return words
 
 
-def _check_rank(profile: Mapping[str, Any], rank: Mapping[str, Any]) -> None:
-    number, size = int(rank["rank"]), int(rank["size"])
-    if not 0 <= number < size:
-        raise ServingError(f"rank {number} of a group of {size} does not exist, expected 0 to {size - 1}")
-    if size > 1 and not rank.get("master_addr"):
-        raise ServingError(f"rank {number} has no master address: the head's fabric address is unknown, check gb10_fabric_cidrs")
-    text = group_fault(profile, size)
-    if text:
-        raise ServingError(text)
-
-
 def _environment(profile: Mapping[str, Any], rank: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, str]:
     number, size = int(rank["rank"]), int(rank["size"])
     on_node = options.get("fabric") == "node"
@@ -203,12 +185,8 @@ def _ray_script(profile: Mapping[str, Any], rank: Mapping[str, Any], argv: Seque
 
 def _ulimits(box: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, dict[str, int]]:
     limits = {"memlock": options.get("memlock", box["memlock"]), "stack": options.get("stack", box["stack"]), "nofile": box["nofile"]}
-    for key, value in limits.items():
-        if value in ("unlimited", "infinity"):
-            limits[key] = -1
-        elif value is not None and not re.fullmatch(r"-1|\d+", str(value)):
-            raise ServingError(f"{key} is {value!r}, expected a number of bytes, -1 or unlimited")
-    return {key: {"soft": int(value), "hard": int(value)} for key, value in limits.items() if value is not None}
+    numbers = {key: -1 if value in ("unlimited", "infinity") else int(value) for key, value in limits.items() if value is not None}
+    return {key: {"soft": value, "hard": value} for key, value in numbers.items()}
 
 
 def _cache_key(profile: Mapping[str, Any], rank: Mapping[str, Any], options: Mapping[str, Any]) -> str:
@@ -302,17 +280,22 @@ def render_rank(profile: Mapping[str, Any], rank: Mapping[str, Any], options: Ma
 
     :param profile: a resolved profile.
     :param rank: ``rank`` and ``size`` (int), ``master_addr`` and ``fabric_ip`` (str), ``env`` (fabric variables of this rank).
-    :param options: see :data:`OPTIONS`.
+    :param options: ``name`` of container and service, ``project`` of Compose, ``group`` for the label; ``image`` to run in place of the profile's reference,
+        such as this node's id of it, and ``content``, the fingerprint of its content; ``fabric="node"`` renders no fabric variables, because the node
+        resolves them at each start; ``infiniband`` is a list of device nodes, or true for the folder; ``cap_add`` is added to IPC_LOCK and to those of the
+        profile; ``no_new_privileges`` false lets setuid programs work; ``ipc="host"``; ``weights_writable`` accepts volumes through which the engine can change
+        the weights; ``secrets`` are for secrets.env next to the Compose file, ``env_file`` is one more file on the node, whose values win; ``healthcheck``
+        has keys of Compose that win (``disable`` switches it off, None leaves it out); ``memlock``, ``stack``, ``model_store``, ``extra_env``,
+        ``log_max_size`` and ``log_max_file`` are those of the role.
     :returns: ``argv`` (the engine's words), ``command`` (the container's), ``env``, ``secrets``, ``fingerprint`` (of the secrets),
         ``compose`` (the file's content, dollar signs doubled, no secret in it), ``probe`` (words for the image's python3, see trial.py),
         ``caches`` (the folders of the compile caches on the node), ``collective`` (the service of the collective test, see trial.py).
-    :raises ServingError: profile and group do not fit, an option is unknown or wrong.
+    :raises ServingError: profile and group do not fit, or an option is wrong.
     """
-    options = dict(options or {})
-    for key in options:
-        if key not in OPTIONS:
-            raise ServingError(f"{key!r} is not a rendering option, expected one of {', '.join(sorted(OPTIONS))}")
-    _check_rank(profile, rank)
+    options = options or {}
+    fault = group_fault(profile, int(rank["size"]))
+    if fault:
+        raise ServingError(fault)
     argv = build_argv(profile, rank)
     env = _environment(profile, rank, options)
     secrets = {str(key): str(value) for key, value in (options.get("secrets") or {}).items() if value not in (None, "")}

@@ -35,17 +35,6 @@ PLACEHOLDERS = {
 SIZE = r"\d+[bkmgBKMG][bB]?"
 # vLLM reads the key from VLLM_API_KEY; a key in a profile would end in compose files, process lists and logs.
 SECRET_ARGS = {"api-key": "VLLM_API_KEY", "hf-token": "HF_TOKEN"}
-COMPOSE = "Docker Compose file"
-
-
-def kind_of(data: Mapping[str, Any]) -> str:
-    """Return what kind of recipe a file is; empty if it is none."""
-    if isinstance(data.get("services"), Mapping):
-        return COMPOSE
-    if "model" not in data and "command" not in data:
-        return ""
-    eugr = str(data.get("recipe_version")) == "1" or "build_args" in data or "mods" in data
-    return "recipe of eugr/spark-vllm-docker" if eugr else "recipe of sparkrun"
 
 
 def human_int(value: object) -> int | None:

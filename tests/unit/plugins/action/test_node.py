@@ -73,11 +73,6 @@ def test_what_a_module_shows_is_printed_with_the_name_of_the_node(monkeypatch: p
     assert printed == [(out["shown"], None, True)] == [(["spark-2: nothing was changed"], None, True)]
 
 
-def test_an_unknown_error_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(AnsibleError, match="template"):
-        run(monkeypatch, AnsibleError("template error"))
-
-
 @pytest.mark.parametrize(
     "error",
     [

@@ -28,6 +28,14 @@ def test_returns_the_group_of_each_named_host(terms: list[str], host: str, ranks
     assert found[0]["members"][0]["address"] == "10.0.0.1"
 
 
+def test_ranks_and_addresses_of_the_inventory_are_those_of_every_member() -> None:
+    """Variables of a host are read when it is asked for."""
+    own = {"gb10_fabric_addresses": ["192.168.200.77", "192.168.201.77"]}
+    hostvars = {"a": {"gb10_rank": 1}, "b": own}
+    [found] = LookupModule().run([], variables={"inventory_hostname": "a", "groups": GROUPS, "hostvars": hostvars})
+    assert (found["hosts"], found["rank"], found["master_addr"]) == (["b", "a"], 1, "192.168.200.77")
+
+
 def test_an_error_is_one_sentence() -> None:
     with pytest.raises(AnsibleError, match=r"^inventory: .*localhost is not in the inventory group gb10"):
         LookupModule().run([], variables={"inventory_hostname": "localhost", "groups": GROUPS, "hostvars": {"a": {}, "b": {}}})

@@ -27,8 +27,10 @@ def look(name: str, variables: dict[str, Any], **options: Any) -> Any:
         ("again", "yes", True),
         ("since", "", "10m"),
         ("roce_mtu", None, 9000),
+        ("readahead_mounts", "/srv/models,/data", ["/srv/models", "/data"]),
+        ("vllm_tp2_extra_env", '{"A": "1"}', {"A": "1"}),
     ],
-    ids=["default", "set", "list-of-the-command-line", "no-default", "number", "boolean", "empty", "of-a-role"],
+    ids=["default", "set", "list-of-the-command-line", "no-default", "number", "boolean", "empty", "of-a-role", "list", "mapping"],
 )
 def test_returns_the_value_or_the_default_in_its_type(name: str, given: Any, value: Any) -> None:
     assert look(name, {} if given is None else {name: given}) == value

@@ -172,9 +172,12 @@ def test_work_that_is_ended_from_outside_goes_on_in_the_next_run(call: Any, node
 # --- The download of a model.
 
 
+def download(folder: Path) -> dict[str, str]:
+    return {"work": "download", "store": str(folder / "store"), "path": str(folder / "store/m"), "model": "o/n", "reference": "vllm:1"}
+
+
 def test_the_token_is_only_in_the_env_file_which_goes_with_the_download(call: Any, node: Systemd, tmp_path: Path) -> None:
-    given = {"work": "download", "store": str(tmp_path / "store"), "path": str(tmp_path / "store/m"), "model": "o/n", "reference": "vllm:1"}
-    found = call(**given, token="hf_secret")
+    found = call(**download(tmp_path), token="hf_secret")
     assert found["changed"]
     assert "hf_secret" not in node.script + str(node.words)
     assert f"--env-file {node.folder}/copy-job-download/env" in node.script
@@ -188,8 +191,7 @@ def test_the_token_is_only_in_the_env_file_which_goes_with_the_download(call: An
 
 def test_a_container_that_outlives_its_unit_is_removed(call: Any, node: Systemd, tmp_path: Path) -> None:
     node.code = ""
-    given = {"work": "download", "store": str(tmp_path / "store"), "path": str(tmp_path / "store/m"), "model": "o/n", "reference": "vllm:1"}
-    assert "downloading o/n was ended" in call(**given)["msg"]
+    assert "downloading o/n was ended" in call(**download(tmp_path))["msg"]
     assert node.commands.count(["docker", "rm", "-f", "gb10-copy-job-download"]) == 2, "before the start, and after the end"
 
 
@@ -286,16 +288,14 @@ def test_copied_files_and_imported_images_are_removed(call: Any, tmp_path: Path,
 def test_a_fetch_needs_a_key_and_an_offer(call: Any, node: Systemd, tmp_path: Path) -> None:
     given = {"work": "fetch", "path": str(tmp_path / "store/m"), "fetch": {"a": 5}}
     assert "work=key" in call(**given, provider=OFFER)["msg"]
-    (node.folder / "copy-job-fetch").mkdir(parents=True)
-    (node.folder / "copy-job-fetch/key").touch()
+    call(work="key")
     assert "does not offer them" in call(**given)["msg"]
     assert node.words == []
 
 
 def test_a_fetch_is_a_bounded_unit_that_writes_next_to_the_model_and_is_recorded(call: Any, node: Systemd, tmp_path: Path) -> None:
     path = tmp_path / "store/m"
-    (node.folder / "copy-job-fetch").mkdir(parents=True)
-    (node.folder / "copy-job-fetch/key").touch()
+    call(work="key")
     path.mkdir()
     (path / "old").touch()
     node.log = "began 1.0\nLiteral data: 5000000 bytes\nended 3.0\n"
@@ -312,8 +312,7 @@ def test_a_fetch_is_a_bounded_unit_that_writes_next_to_the_model_and_is_recorded
 
 
 def test_a_link_in_place_of_the_staging_folder_is_refused(call: Any, node: Systemd, tmp_path: Path) -> None:
-    (node.folder / "copy-job-fetch").mkdir(parents=True)
-    (node.folder / "copy-job-fetch/key").touch()
+    call(work="key")
     (tmp_path / "etc").mkdir(mode=0o755)
     (tmp_path / "store/.gb10-incoming-m").symlink_to(tmp_path / "etc")
     assert "Not a directory" in call(work="fetch", path=str(tmp_path / "store/m"), fetch={"a": 5}, provider=OFFER)["msg"]

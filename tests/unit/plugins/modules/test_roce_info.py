@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from ansible_collections.gb10.cluster.plugins.modules import roce_info
 from module_run import run_module
-from shared_samples import needs_shared, samples
 from unit.fixtures.roce.node import maker
-from unit.fixtures.roce.tree import ADDRESSES, RAIL0, RAIL1, from_pair, spark, v4_gids
+from unit.fixtures.roce.tree import ADDRESSES, RAIL0, RAIL1, v4_gids
 
 PEERS = [{"host": "spark-2", "fabric": ["192.168.100.11/24", "192.168.101.11"], "rank": 1, "address": "10.0.1.61"}]
 PROOF = {"fabric_addresses": ADDRESSES, "fail_on": ["unusable", "without_rdma"], "peers": PEERS}
@@ -19,45 +18,6 @@ PROOF = {"fabric_addresses": ADDRESSES, "fail_on": ["unusable", "without_rdma"],
 
 def call(capsys: pytest.CaptureFixture[str], **args: Any) -> dict[str, Any]:
     return run_module(capsys, roce_info, **args)
-
-
-@needs_shared
-def test_foreign_files_of_a_capture_are_named_with_their_writer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tree = from_pair(samples() / "pairA-f0f0" / "head", tmp_path)
-    tree.file("etc/netplan/99-nvidia-sync-cluster.yaml", (samples() / "netplan.99-nvidia-sync-cluster.yaml").read_text())
-    tree.file("etc/netplan/40-cx7.yaml", (samples() / "netplan.40-cx7.nvidia-perf-guide.yaml").read_text())
-    tree.file("etc/netplan/01-network-manager-all.yaml", "network:\n  version: 2\n  renderer: NetworkManager\n")
-    result = call(capsys, root=str(tree.write()))
-    assert [(f["path"], f["interfaces"]) for f in result["foreign"]] == [
-        ("/etc/netplan/40-cx7.yaml", ["enp1s0f0np0", "enP2p1s0f0np0"]),
-        ("/etc/netplan/99-nvidia-sync-cluster.yaml", ["enp1s0f0np0", "enP2p1s0f0np0"]),
-    ]
-    assert result["foreign"][1]["writer"] == "NVIDIA Sync Cluster Assistant"
-    assert result["foreign"][1]["addresses"]["enp1s0f0np0"] == ["10.100.32.1/24"]
-    assert [p["id"] for p in result["problems"]] == ["foreign_netplan", "foreign_netplan"]
-    assert result["changed"] is False
-    assert result["env"]["NCCL_IB_HCA"] == "rocep1s0f0,roceP2p1s0f0"
-
-
-def test_a_rail_without_a_link_fails_the_module_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    addresses = {"enp1s0f0np0": ["192.168.100.10/24"], "enP2p1s0f0np0": ["192.168.101.10/24"]}
-    tree = str(spark(tmp_path, addresses, up=("enp1s0f0np0",)).write())
-    asked = {"root": tree, "fabric_addresses": ["192.168.100.10", "192.168.101.10"]}
-    assert "NCCL_IB_HCA" in call(capsys, **asked)["env"], "the rail that is left would be rendered"
-    result = call(capsys, **asked, fail_on=["link_down", "no_cable"])
-    assert result["failed"] is True
-    assert result["msg"].startswith("Rail 1 (192.168.101.10) does not work: enP2p1s0f0np0 (roceP2p1s0f0) is DOWN")
-    assert any(result["msg"].endswith(problem["remedy"]) for problem in result["problems"] if problem["id"] == "link_down")
-    assert call(capsys, **asked, fail_on=["no_cable"]).get("failed") is None
-
-
-def test_the_ssh_session_of_a_capture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tree = spark(tmp_path, {"enp1s0f0np0": ["192.168.100.10/24"]})
-    tree.file("cmd/ssh-connection.txt", "192.168.100.11 5000 192.168.100.10 22\n")
-    assert call(capsys, root=str(tree.write()))["management"]["interface"] == "enp1s0f0np0"
-    given = call(capsys, root=str(tmp_path), ssh_connection="10.0.1.2 5000 10.0.1.60 22")
-    assert given["management"]["reason"] == "ssh session"
-    assert given["management"]["interface"] == "enP7s7"
 
 
 def test_a_root_that_does_not_exist_is_refused_with_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -150,12 +110,14 @@ def test_no_ping(make: Any) -> None:
     assert result["msg"] == "The command `ping` is missing: install iputils-ping."
 
 
-def test_a_rail_without_link_is_named_and_not_pinged(make: Any) -> None:
+def test_a_rail_without_link_is_named_with_its_remedy_on_request_and_not_pinged(make: Any) -> None:
     node = make(up=(RAIL0,))
     result = node.call(**PROOF)
     assert result["failed"] is True
     assert f"Rail 1 (192.168.101.10) does not work: {RAIL1} (roceP2p1s0f0) is DOWN, DISABLED: the cable is in, because its twin" in result["msg"]
+    assert any(result["msg"].endswith(problem["remedy"]) for problem in result["problems"] if problem["id"] == "link_down")
     assert [p["rail"] for p in result["pings"]] == [0]
+    assert node.call(fabric_addresses=ADDRESSES, fail_on=["no_cable"]).get("failed") is None
 
 
 def test_rdma_may_be_optional_and_a_slow_link_works(make: Any) -> None:

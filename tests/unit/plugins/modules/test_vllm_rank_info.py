@@ -13,18 +13,17 @@ from ansible_collections.gb10.cluster.plugins.module_utils._node import images a
 from ansible_collections.gb10.cluster.plugins.module_utils._node import node
 from ansible_collections.gb10.cluster.plugins.modules import vllm_rank_info as module
 from module_run import run_module
+from unit.fixtures.host.tree import Tree
 
 MEMORY = {"total_kib": 121 << 20, "available_kib": 100 << 20, "free_kib": 90 << 20}
 
 
 def test_a_release_is_known_by_mode_and_content_of_its_files(tmp_path: Path) -> None:
-    folder = tmp_path / "releases/4f0c"
-    folder.mkdir(parents=True)
-    (folder / "compose.yaml").write_bytes(b"services: {}\n")
-    (folder / "compose.yaml").chmod(0o640)
+    Tree(tmp_path).put("releases/4f0c/compose.yaml", "services: {}\n")
+    (tmp_path / "releases/4f0c/compose.yaml").chmod(0o640)
     (release,) = node.releases_in(str(tmp_path))
     assert release["files"] == {"compose.yaml": "0640 " + hashlib.sha256(b"services: {}\n").hexdigest(), "release.json": ""}
-    (folder / "compose.yaml").chmod(0o666)
+    (tmp_path / "releases/4f0c/compose.yaml").chmod(0o666)
     assert node.releases_in(str(tmp_path))[0]["files"]["compose.yaml"].startswith("0666 ")
 
 
@@ -33,10 +32,8 @@ def test_a_release_is_known_by_mode_and_content_of_its_files(tmp_path: Path) -> 
     [('{"pool": {"tokens": 1766005}}', 1766005), ("{}", 0), ('{"pool": 5}', 0), ('{"pool": {"tokens": true}}', 0), ('{"pool": {"tokens": "x"}}', 0), ("", 0)],
 )
 def test_a_release_has_its_profile_and_the_pool_of_its_last_boot(tmp_path: Path, receipt: str, tokens: int) -> None:
-    folder = tmp_path / "releases/4f0c"
-    folder.mkdir(parents=True)
     for name, text in (("compose.yaml", "services: {}\n"), ("release.json", '{"profile": "b12x-fp8-1m"}'), ("receipt.json", receipt)):
-        (folder / name).write_text(text, encoding="utf-8")
+        Tree(tmp_path).put(f"releases/4f0c/{name}", text)
     (release,) = node.releases_in(str(tmp_path))
     assert (release["profile"], release["pool_tokens"]) == ("b12x-fp8-1m", tokens)
 
@@ -56,8 +53,7 @@ def test_reports_what_blocks_a_start(containers: list[dict[str, Any]], memory: d
 
 
 def test_the_receipt_of_the_running_release_is_read_where_the_link_is_lost(tmp_path: Path) -> None:
-    (tmp_path / "releases/4f0c").mkdir(parents=True)
-    (tmp_path / "releases/4f0c/receipt.json").write_text('{"release": "4f0c", "passed": true}')
+    Tree(tmp_path).put("releases/4f0c/receipt.json", '{"release": "4f0c", "passed": true}')
     assert node.receipt_of(str(tmp_path), ["gone", "", "4f0c"]) == {"release": "4f0c", "passed": True}
     assert node.receipt_of(str(tmp_path), ["gone", ""]) == {}
 
@@ -90,8 +86,7 @@ def test_weights_are_what_all_ranks_agreed_on_with_the_sizes_of_the_disk(monkeyp
         return {"agreed": agreed if "-draft-" in name else {"a": [2, "aaaa", 1]}}
 
     monkeypatch.setattr(Node, "load_record", record)
-    (tmp_path / "draft").mkdir()
-    (tmp_path / "draft/b").write_text("bb")
+    Tree(tmp_path).put("draft/b", "bb")
     both = node.weights_of(str(tmp_path), str(tmp_path / "draft"))
     assert both["files"] == {"a": [2, "aaaa"], "draft/a": [-1, ""], "draft/b": [2, "bbbb"], "draft/c": [-1, ""]}
     assert both["folders"] == [str(tmp_path), str(tmp_path / "draft")]
@@ -177,17 +172,15 @@ def run(capsys: pytest.CaptureFixture[str], folder: Path, **more: str) -> dict[s
 
 def test_the_mark_of_a_stop_on_request_is_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert run(capsys, tmp_path)["stopped"] == ""
-    (tmp_path / "pair1").mkdir()
-    (tmp_path / "pair1/stopped").write_text("2026-11-22T20:15:00Z\n")
+    Tree(tmp_path).put("pair1/stopped", "2026-11-22T20:15:00Z\n")
     assert run(capsys, tmp_path)["stopped"] == "2026-11-22T20:15:00Z"
 
 
 def test_weights_that_the_release_was_not_judged_with_are_a_warning(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "pair1/releases/4f0c"
-    folder.mkdir(parents=True)
-    (folder / "receipt.json").write_text('{"release": "4f0c", "passed": true, "weights": {"proof": "p", "files": {"a.safetensors": [3, "x"]}}}')
+    receipt = '{"release": "4f0c", "passed": true, "weights": {"proof": "p", "files": {"a.safetensors": [3, "x"]}}}'
+    Tree(tmp_path).put("pair1/releases/4f0c/receipt.json", receipt)
     (tmp_path / "pair1/current").symlink_to("releases/4f0c")
     (tmp_path / "a.safetensors").write_text("aa")
     monkeypatch.setattr(Node, "load_record", lambda _self, _name: {"agreed": {"a.safetensors": [2, "y", 1]}})

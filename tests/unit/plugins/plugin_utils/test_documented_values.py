@@ -1,4 +1,4 @@
-"""The check accepts each value that the documentation, the roles and the inventories show."""
+"""The check accepts each value that the documentation, the roles and the inventories show. The blocks of pages: test_inventory_survey.py."""
 
 from __future__ import annotations
 
@@ -52,8 +52,6 @@ def shown() -> Iterator[tuple[str, str, Any]]:
     for path in PAGES:
         text = path.read_text(encoding="utf-8")
         where = str(path.relative_to(REPO))
-        for block in re.findall(r"```ya?ml\n(.*?)```", text, re.DOTALL):
-            yield from ((where, name, value) for name, value in mappings(load(block)))
         for name, value in re.findall(r"`([a-z]\w+): ([^`\n]+)`", text):
             if name in SPECS:
                 yield where, name, load(value)

@@ -10,16 +10,20 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils import fault_text
 REFUSED = "Failed to connect to the host via ssh: nvidia@10.77.0.12: Permission denied (publickey,password)."
 
 
-def test_an_unreachable_host_has_its_cause_and_a_command() -> None:
-    lines = fault_text.unreachable({"msg": f"Task failed: {REFUSED}"}, "spark-2", {"ansible_host": "10.77.0.12", "ansible_user": "nvidia"})
+@pytest.mark.parametrize(
+    ("values", "login"),
+    [
+        ({"ansible_host": "10.77.0.12", "ansible_user": "nvidia"}, "nvidia@10.77.0.12"),
+        ({}, "spark-2"),
+        ({"ansible_host": "{{ address }}", "ansible_port": "{{ port }}"}, "spark-2"),
+        ({"ansible_port": None}, "spark-2"),
+    ],
+)
+def test_an_unreachable_host_has_its_cause_and_a_command_with_its_plain_variables_or_its_name(values: dict[str, Any], login: str) -> None:
+    lines = fault_text.unreachable({"msg": f"Task failed: {REFUSED}"}, "spark-2", values)
     assert lines[0].startswith("it does not accept this user with an SSH key of this computer (")
-    assert lines[1].startswith("Remedy: install the key with `ssh-copy-id nvidia@10.77.0.12`")
-    assert lines[2] == "    ssh-copy-id nvidia@10.77.0.12"
-
-
-@pytest.mark.parametrize("values", [{}, {"ansible_host": "{{ address }}", "ansible_port": "{{ port }}"}, {"ansible_port": None}])
-def test_an_unreachable_host_without_plain_variables_is_named(values: dict[str, Any]) -> None:
-    assert "    ssh-copy-id spark-2" in fault_text.unreachable({"msg": REFUSED}, "spark-2", values)
+    assert lines[1].startswith(f"Remedy: install the key with `ssh-copy-id {login}`")
+    assert lines[2] == f"    ssh-copy-id {login}"
 
 
 def test_the_cause_that_an_action_has_found_is_kept() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,11 +18,12 @@ from ansible.plugins.vars import host_group_vars
 from ansible.utils.vars import load_extra_vars
 from ansible.vars.hostvars import HostVars
 from ansible.vars.manager import VariableManager
-from ansible_collections.gb10.cluster.plugins.action.inventory_check import selected
+from ansible_collections.gb10.cluster.plugins.action.inventory import selected
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import DEFAULT_PROFILE
 from ansible_collections.gb10.cluster.plugins.plugin_utils import gate_expressions, inventory_profiles
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import Located
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_survey import Survey
+from playbook import REPO
 from shipped_profiles import EXAMPLES, FOLDER, SHIPPED
 from unit.fixtures.host.tree import write
 
@@ -119,6 +122,10 @@ def test_tags_select_stages(run: list[str], skip: list[str], left: list[str]) ->
         ("vllm_tp2_extra_env:\n  A: \"{{ hostvars['b'].y }}\"", ""),
         ("vllm_tp2_api_key: \"{{ 'hunter2' | nosuch }}\"", ":1: vllm_tp2_api_key: its template fails: the reason is not shown"),
         ('vllm_tp2_api_key: "hunter2 {{ x }}"', ":1: vllm_tp2_api_key: its template fails: the reason is not shown"),
+        (
+            "vllm_tp2_api_key: !vault |\n  $ANSIBLE_VAULT;1.1;AES256\n  6133\n",
+            ":1: vllm_tp2_api_key: is encrypted, and the vault password is missing or wrong; run with --ask-vault-pass",
+        ),
         ("vllm_tp2_api_key: \"{{ lookup('env', 'NO_SUCH_KEY_HERE') }}\"", ":1: vllm_tp2_api_key: reads a variable of the environment that is not set here"),
     ],
 )
@@ -154,10 +161,10 @@ _BASE = f"extends: {DEFAULT_PROFILE}\n    engine:\n      args:\n        "
         (own("fp8-1m", _MOUNT), [(7, "gb10_profiles", "profile fp8-1m: container.volumes[0] is")]),
         (own("mine", _MOUNT, "vllm_tp2_weights_writable: 'yes'\n"), []),
         (own("mine", _MOUNT).replace("gb10_profile: mine", "gb10_profile: fp8-512k"), []),
-        (own("mine", "extends: fp8-1m\n    engine:\n      args:\n        tensor-parallel-size: 4\n"), [(7, "gb10_profiles", "tensor-parallel-size 4 x")]),
-        (own("mine", f"{_BASE}kv-cache-memory-bytes: 64424509440\n"), [(7, "gb10_profiles", "")]),
-        (own("mine", f"{_BASE}gpu-memory-utilization: 0.9\n"), [(7, "gb10_profiles", "")]),
-        (own("mine", f"{_BASE}max-model-len: 9000000\n"), [(7, "gb10_profiles", "")]),
+        (own("mine", "extends: fp8-1m\n    engine:\n      args:\n        tensor-parallel-size: 4\n"), [(3, "gb10_profiles", "tensor-parallel-size 4 x")]),
+        (own("mine", f"{_BASE}kv-cache-memory-bytes: 64424509440\n"), [(3, "gb10_profiles", "")]),
+        (own("mine", f"{_BASE}gpu-memory-utilization: 0.9\n"), [(3, "gb10_profiles", "")]),
+        (own("mine", f"{_BASE}max-model-len: 9000000\n"), [(3, "gb10_profiles", "")]),
         ("vllm_tp2_extra_args: {tensor-parallel-size: 3}\n", [(1, "vllm_tp2_extra_args", "is 3, but the serving group has 2 nodes")]),
         ("vllm_tp2_extra_args: {max-model-length: 5}\n", [(1, "vllm_tp2_extra_args", "did you mean max-model-len?")]),
         ("ansible_port: 8000\n", [(0, "gb10_profile", "port 8000 is used by SSH")]),
@@ -187,7 +194,7 @@ def test_the_name_of_another_role_is_a_warning_unless_it_is_nearly_ours(desk: De
         (["group_vars/gb_10.yml", "group_vars/web.yml"], "group_vars/gb_10.yml: gb_10: no host reads this file: there is no group gb_10; did you mean gb10?"),
         (["host_vars/sprak.yml", "host_vars/c9.yml"], ""),
         (["group_vars/pair2.yml"], ""),  # of another inventory in this folder
-        (["group_vars/gb10.yml.txt"], "group_vars/gb10.yml.txt: gb10: Ansible does not read this file, because of its ending; rename it to gb10.yml"),
+        (["group_vars/gb10.yml.txt"], "group_vars/gb10.yml.txt: gb10.yml.txt: no host reads this file: there is no group gb10.yml.txt; rename it to gb10.yml"),
         (["group_vars/pair1.yml", "group_vars/pair1.yml.bak"], ""),
     ],
 )
@@ -308,10 +315,10 @@ _ARGS = f"{_MINE}engine:\n  args:\n    "
         (f"{_MINE}container:\n  volumes:\n    - a:/b\n", "mine.yml:4: container.volumes[0]: is 'a:/b', expected host:container or host:container:ro"),
         ("[a]\n", "mine.yml:1: YAML: the file contains a list here, expected variables"),
         (f"{_MINE}summary: a\nsummary: b\n", "mine.yml:3: summary: is set twice, first in line 2; remove one"),
-        (f"{_ARGS}kv-cache-memory-bytes: 64424509440\n", "mine.yml:4: engine.args.kv-cache-memory-bytes: the share 1.21 that the weights"),
-        (f"{_ARGS}gpu-memory-utilization: 0.9\n", "mine.yml:4: engine.args.gpu-memory-utilization: gpu-memory-utilization 0.9 is above 0.82"),
-        (f"{_ARGS}max-model-len: 9000000\n", "mine.yml:4: engine.args.max-model-len: Estimated KV pool: "),
-        (f"{_ARGS}tensor-parallel-size: 4\n", "mine.yml:4: engine.args.tensor-parallel-size: tensor-parallel-size 4 x "),
+        (f"{_ARGS}kv-cache-memory-bytes: 64424509440\n", "mine.yml:1: mine: the share 1.21 that the weights"),
+        (f"{_ARGS}gpu-memory-utilization: 0.9\n", "mine.yml:1: mine: gpu-memory-utilization 0.9 is above 0.82"),
+        (f"{_ARGS}max-model-len: 9000000\n", "mine.yml:1: mine: Estimated KV pool: "),
+        (f"{_ARGS}tensor-parallel-size: 4\n", "mine.yml:1: mine: tensor-parallel-size 4 x "),
         (f"{_MINE}engine:\n  api:\n    port: 22\n", "mine.yml:4: engine.api.port: port 22 is used by SSH (ansible_port) and by the API"),
         (f"{_MINE}gate:\n  expressions:\n    - a b\n", "mine.yml:4: gate.expressions[0]: the expression 'a b' is not valid JMESPath"),
         (f"{_MINE}container:\n  volumes:\n    - '{{model_store}}:/m'\n", "mine.yml:4: container.volumes[0]: is '{model_store}:/m', which lets the engine"),
@@ -428,3 +435,50 @@ def test_a_key_that_is_set_twice_is_a_fault_and_of_a_secret_a_warning_without_va
     found = desk.found("gb10_profile: fp8-1m\ngb10_profile: fp8-1m\nvllm_tp2_api_key: sk-one\nvllm_tp2_api_key: sk-two\n")
     assert [(each.line, each.key, each.warning) for each in found] == [(2, "gb10_profile", False), (4, "vllm_tp2_api_key", True)]
     assert all(re.match("is set twice, first in line", each.text) for each in found)
+
+
+# --- What a reader copies from a page into an inventory.
+
+PAGES = [REPO / "README.md", *sorted((REPO / "docs").rglob("*.md")), *sorted((REPO / "roles").glob("*/README.md"))]
+FENCE = re.compile(r"^( *)```(.*?)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+INDENTED = re.compile(r"(?<=\n\n)((?: {4}[^\n]*\n)+)")
+PREFIXES = ("gb10_", *(f"{path.name}_" for path in (REPO / "roles").iterdir()))
+RULEBOOK = {"gb10_eda_token"}  # of the rulebook in docs/keeps-serving.md
+
+
+def kind_of(values: object) -> str:
+    """Return what a block is: variables, hosts, or an inventory; empty if it does not belong into an inventory."""
+    if not isinstance(values, dict) or RULEBOOK & set(values):
+        return ""
+    if all(str(key).startswith(PREFIXES) for key in values):
+        return "variables"
+    below = [each for each in values.values() if isinstance(each, dict)]
+    if len(below) == len(values) and any({"children", "hosts"} & set(each) for each in below):
+        return "inventory"
+    return "hosts" if len(below) == len(values) and any(str(key).startswith("ansible_") for each in below for key in each) else ""
+
+
+def shown() -> list[tuple[str, str, Any]]:
+    """Return page, kind and content of each block. A block that is not YAML is text."""
+    found = []
+    for path in PAGES:
+        text = path.read_text(encoding="utf-8")
+        for block in [*(block for _indent, language, block in FENCE.findall(text) if language in ("yaml", "yml")), *INDENTED.findall(FENCE.sub("", text))]:
+            with contextlib.suppress(yaml.YAMLError):
+                values = yaml.safe_load(textwrap.dedent(block))
+                found += [(str(path.relative_to(REPO)), kind, values)] if (kind := kind_of(values)) else []
+    return found
+
+
+def test_a_block_of_a_page_is_accepted_as_it_is_printed(desk: Desk) -> None:
+    """A page that loses its block, or a block that is not recognized any more, is noticed."""
+    places = {(page, kind) for page, kind, _values in shown()}
+    assert {"docs/tuning.md", "docs/reference/profiles.md", "docs/inventory.md", "docs/first-hour.md"} <= {page for page, _kind in places}
+    assert {kind for _page, kind in places} == {"variables", "hosts", "inventory"}
+    for page, kind, values in shown():
+        pair = {host: {"ansible_host": f"10.0.0.{number}"} for number, host in enumerate((*(values if kind == "hosts" else ()), "a", "b")[:2])}
+        inventory = values if kind == "inventory" else yaml.safe_load(HOSTS)
+        if kind == "hosts":
+            inventory["gb10"]["children"]["pair1"]["hosts"] = {host: {**given, **values.get(host, {})} for host, given in pair.items()}
+        text = yaml.safe_dump(values) if kind == "variables" else "{}"
+        assert desk.sentences(text, hosts=yaml.safe_dump(inventory, sort_keys=False), stages=["vllm_tp2"]) == [], page

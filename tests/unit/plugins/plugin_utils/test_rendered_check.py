@@ -15,18 +15,19 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils.serving_plan import P
 from shipped_profiles import SHIPPED
 
 
-def check(monkeypatch: pytest.MonkeyPatch, dest: Path, gib: float = SPARK_GIB, **options: Any) -> tuple[dict[str, Any], list[str]]:
+def check(monkeypatch: pytest.MonkeyPatch, dest: Path | None = None, gib: float = SPARK_GIB, **options: Any) -> tuple[dict[str, Any], list[str]]:
     monkeypatch.setattr(rendered_check, "compose_refusal", lambda _content: None)
     group = {"name": "pair1", "rank": 0, "hosts": ["a", "b"]}
     place = Place(group, {"plan": "enforce", "allow_unsafe_memory": False, **options}, resolve("dspark-nvfp4-1m-seed", SHIPPED), {})
     rendered = {"compose": {"services": {"vllm": {"image": "x"}}}, "env": {"RANK": "0"}, "secret_names": []}
-    return rendered_check.check(place, "a", rendered, {"total_kib": int(gib * KIB_PER_GIB)}, 22, str(dest))
+    return rendered_check.check(place, "a", rendered, {"total_kib": int(gib * KIB_PER_GIB)}, 22, str(dest or ""))
 
 
 def test_writes_the_files_of_the_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, _warnings = check(monkeypatch, tmp_path)
     assert (out["path"], out["compose_check"]) == (str(tmp_path / "pair1"), "skipped, not installed here")
     assert (tmp_path / "pair1/rank0-a/environment").read_text(encoding="utf-8") == "RANK=0\n"
+    assert check(monkeypatch)[0]["path"] == "", "nothing is written without validate_output"
 
 
 def test_a_folder_that_cannot_be_written_is_named_with_its_cause_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,8 +36,7 @@ def put(folder: Path, name: str, content: object) -> None:
 
 def part(name: str, **changes: Any) -> dict[str, Any]:
     """Return a section of the composed pair's page."""
-    sections = report_data.plan(**{**report_pages.pair(), **changes})["sections"]
-    return next(dict(each) for each in sections if each["id"] == name)
+    return dict(report_data.plan(**{**report_pages.pair(), **changes})["sections"][name])
 
 
 def test_stages_of_a_rank_fill_its_boot() -> None:
@@ -111,11 +110,11 @@ def test_only_the_last_boot_of_a_release_counts_and_the_newest_releases() -> Non
 
 def test_bench_is_compared_with_the_figures_of_its_releases_profile() -> None:
     found = part("speed")
-    rows = found["table"]["rows"]
+    rows = found["rows"]
     assert [row[0] for row in rows] == ["one stream", "total, 2 streams", "total, 4 streams", "total, 6 streams"]
     assert rows[0][1:] == ["53.9 tokens/s", "54.22 tokens/s", "-1 %"]
     unknown = part("speed", bench={**report_pages.pair()["bench"], "release": "gone"})
-    assert unknown["table"] is None
+    assert unknown["rows"] == []
     assert dict(unknown["figures"][1]["series"]) == {"measured": [53.9, 62.1, 80.0, 101.2]}
 
 
@@ -130,14 +129,14 @@ def test_rank_without_a_cable_has_the_problem_with_its_remedy() -> None:
 def test_verdicts_of_controller_and_nodes_are_listed_once_the_newest_first() -> None:
     nodes = report_pages.pair()["nodes"]
     nodes["spark-1"]["receipts"] = report_pages.pair()["receipts"][1:]
-    rows = part("verdicts", nodes=nodes)["table"]["rows"]
+    rows = part("verdicts", nodes=nodes)["rows"]
     assert [row[0] for row in rows] == ["2026-11-24 10:00", "2026-11-22 10:00", "2026-11-20 10:00"]
     assert rows[1][3:5] == ["failed: kv_too_small", "10 min 10 s"]
 
 
 def test_events_leave_out_progress_and_end_at_the_bound() -> None:
     found = [{"n": n, "at": "2026-11-24T10:00:00Z", "kind": "progress" if n % 2 else "step", "text": str(n)} for n in range(400)]
-    rows = part("events", nodes={"spark-1": report_pages.node(0, events=found)})["table"]["rows"]
+    rows = part("events", nodes={"spark-1": report_pages.node(0, events=found)})["rows"]
     assert [row[2] for row in rows[:3]] == ["398", "396", "394"]
     assert len(rows) == report_data.MOST_ROWS
 

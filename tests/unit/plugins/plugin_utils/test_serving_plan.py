@@ -204,3 +204,14 @@ STATED = {"document": {"generation": 7}}
 def test_the_failure_of_a_run_is_one_sentence(decision: Any, answers: bool, stated: Any, followed: Any, text: str) -> None:
     found = plans.failure_of("one", answers, decision, stated, followed)
     assert found.startswith(text) if text else not found
+
+
+def test_the_estimate_has_the_memory_of_now_and_the_version_of_the_last_boot_of_this_image() -> None:
+    total, receipt = int(119.63 * 2**20), {"version": "0.22.1", "image_id": IMAGE["id"]}
+    infos = [info("r1", "r1", memory={"total_kib": total}, receipt=receipt), info(memory={"total_kib": total})]
+    memory, version = plans.memory_now(place(), infos)
+    assert ([each["engine_running"] for each in memory], version) == ([True, False], "0.22.1")
+    assert plans.memory_now(place(), [{**infos[0], "image": {"id": "sha256:other"}}, infos[1]])[1] == ""
+    for mode, is_refused in (("enforce", True), ("report", False)):
+        found, refused = plans.estimate(place(plan=mode), memory, version)
+        assert (found["verdict"], bool(refused)) == ("refused", is_refused)

@@ -9,35 +9,19 @@ import yaml
 from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles
 from ansible_collections.gb10.cluster.plugins.plugin_utils import setup_proposal as proposal
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
+from unit.fixtures.node_facts import cabled, facts
 
 NAMES = ["spark-1", "spark-2"]
 
 
-def node(free: float = 3000.0, **more: Any) -> dict[str, Any]:
-    """Facts of a Spark."""
-    return {
-        "machine": {"arch": "aarch64", "product": "NVIDIA_DGX_Spark", "gb10": True, "evidence": []},
-        "dgx": {"present": True, "name": "DGX Spark", "base": "7.2.3", "ota": "7.6.0"},
-        "driver": {"loaded": "580.173.02"},
-        "kernel": {"release": "6.17.0-1032-nvidia", "reboot_required": False},
-        "fabric": {"management": {"interface": "enP7s7", "address": "10.0.1.60", "wireless": False}},
-        "disks": [
-            {"path": "/var/lib/docker", "device": "1:1", "free_gib": free, "total_gib": 3666.0},
-            {"path": "/srv/models", "device": "1:1", "free_gib": free, "total_gib": 3666.0},
-        ],
-    } | more  # fmt: skip
-
-
-def fabric(last: int = 11, cage: int = 0, carrier: bool = True, foreign: bool = False, nets: tuple[int, int] = (200, 201)) -> dict[str, Any]:
-    """A fabric with one cable."""
-    rails = [{"netdev": f"rail{net}", "carrier": carrier, "cage": cage, "ipv4": f"192.168.{net}.{last}" if foreign else None, "prefix": 24} for net in nets]
-    addresses = {rail["netdev"]: [f"{rail['ipv4']}/24"] for rail in rails}
-    files = [{"path": "/etc/netplan/40-cx7.yaml", "writer": "NVIDIA's playbook", "parsed": True, "addresses": addresses}] if foreign else []
-    return {"ports": rails, "rails": rails, "foreign": files}
+def node(**more: Any) -> dict[str, Any]:
+    """Facts of a Spark whose folders are on one disk."""
+    disks = [{"path": path, "device": "1:1", "free_gib": 3000.0, "total_gib": 3666.0} for path in ("/var/lib/docker", "/srv/models")]
+    return facts(**{"disks": disks, "fabric": {"management": {"interface": "enP7s7", "address": "10.0.1.60", "wireless": False}}, **more})
 
 
 def test_a_machine_is_shown_with_system_cable_disk_and_configuration_of_others() -> None:
-    text = "\n".join(proposal.machine_lines("spark-1", node(), fabric(foreign=True)))
+    text = "\n".join(proposal.machine_lines("spark-1", node(), cabled(foreign=True)))
     for part in ("NVIDIA DGX Spark, DGX Spark 7.6.0, driver 580.173.02", "enP7s7 (10.0.1.60)", "QSFP port 0 (the one nearest", "3,000 of 3,666", "40-cx7.yaml"):
         assert part in text
     assert text.count("Free at") == 1, "one file system is shown once"
@@ -49,33 +33,33 @@ def test_wifi_a_reboot_and_another_machine_are_shown() -> None:
         kernel={"release": "6", "reboot_required": True},
         machine={"arch": "x86_64", "product": "", "gb10": False},
     )
-    text = "\n".join(proposal.machine_lines("spark-1", odd, fabric(carrier=False)))
+    text = "\n".join(proposal.machine_lines("spark-1", odd, cabled(carrier=False)))
     for part in ("Wi-Fi", "waits for a reboot", "not a GB10", "no cable is plugged"):
         assert part in text
 
 
 def test_a_cable_in_different_ports_or_none_is_a_fault() -> None:
-    assert proposal.cable_fault(NAMES, [fabric(), fabric()]) == ""
-    assert "different QSFP ports" in proposal.cable_fault(NAMES, [fabric(), fabric(cage=1)])
-    assert proposal.cable_fault(NAMES, [fabric(), fabric(carrier=False)]).startswith("spark-2 without a link")
+    assert proposal.cable_fault(NAMES, [cabled(), cabled()]) == ""
+    assert "different QSFP ports" in proposal.cable_fault(NAMES, [cabled(), cabled(cage=1)])
+    assert proposal.cable_fault(NAMES, [cabled(), cabled(carrier=False)]).startswith("spark-2 without a link")
 
 
 def test_addresses_of_another_tool_are_kept_if_they_fit() -> None:
-    found = proposal.adoptable([fabric(12, foreign=True), fabric(13, foreign=True)])
+    found = proposal.adoptable([cabled(12, foreign=True), cabled(13, foreign=True)])
     assert found == (["192.168.200.0/24", "192.168.201.0/24"], [["192.168.200.12", "192.168.201.12"], ["192.168.200.13", "192.168.201.13"]])
 
 
 def test_addresses_that_do_not_fit_are_not_kept() -> None:
-    first = fabric(12, foreign=True)
-    link_local = fabric(13, foreign=True)
+    first = cabled(12, foreign=True)
+    link_local = cabled(13, foreign=True)
     link_local["rails"] = [{**rail, "ipv4": "169.254.1.2", "prefix": 16} for rail in link_local["rails"]]
-    one_missing = fabric(13, foreign=True)
+    one_missing = cabled(13, foreign=True)
     one_missing["rails"] = [one_missing["rails"][0], {**one_missing["rails"][1], "ipv4": None}]
-    kernel_only = fabric(13, foreign=True)
+    kernel_only = cabled(13, foreign=True)
     kernel_only["foreign"][0]["addresses"] = {}
-    unparsed = fabric(13, foreign=True)
+    unparsed = cabled(13, foreign=True)
     unparsed["foreign"][0]["parsed"] = False
-    for second in (kernel_only, unparsed, fabric(12, foreign=True), fabric(13), fabric(13, foreign=True, nets=(202, 203)), link_local, one_missing):
+    for second in (kernel_only, unparsed, cabled(12, foreign=True), cabled(13), cabled(13, foreign=True, nets=(202, 203)), link_local, one_missing):
         assert proposal.adoptable([first, second]) is None
 
 

@@ -9,7 +9,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue i
 from ansible_collections.gb10.cluster.plugins.module_utils._checks import judge
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import AREAS, PAIR, Group, Rank
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.judge import CHECKS, IDS
-from ansible_collections.gb10.cluster.plugins.module_utils._core.finding import Finding
 from ansible_collections.gb10.cluster.plugins.module_utils._node.group_state import group_status
 from unit.fixtures.node_facts import facts
 
@@ -233,11 +232,6 @@ def test_rails_that_are_wrong_after_the_set_up_are_reported_but_not_behind_a_mis
 
     assert found(report(group(rank(0, facts=problems("gid_missing")))))["roce_problem"]["found"] == "gid_missing: gid_missing found"
     assert list(found(report(group(rank(0, facts=problems("gid_missing", "no_cable")))))) == ["cable"]
-
-
-def test_a_line_of_the_page_is_bounded() -> None:
-    data = judge.report(group(), judge.Verdict([Finding("gb10", "nodes", "error", HOSTS, "x" * 900, "m", "r", CHECKS["gb10"].command)], [], [], {}), PLACES, "")
-    assert max(len(line) for line in judge.lines(data)) < 500
 
 
 def test_old_evidence_is_not_a_finding_of_a_group_that_was_stopped() -> None:

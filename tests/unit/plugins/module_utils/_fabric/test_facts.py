@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import capture, rails
 from shared_samples import needs_shared, samples
+from unit.fixtures.roce import tree as fixture
 from unit.fixtures.roce.tree import (
     ADDRESSES,
     ALL_FOUR,
@@ -371,29 +372,13 @@ def test_the_second_segments_functions_are_gone_and_both_cages_are_addressed(tmp
 # --- States of machines that field reports describe.
 
 
-def renamed(root: Path, names: dict[str, str]) -> Tree:
-    """A Spark whose rails have other names everywhere."""
-    tree = bare(root)
-    for number, (netdev, hca, pci, port) in enumerate(SPARK):
-        name = names.get(netdev, netdev)
-        mine = PAIR.get(netdev, [])
-        up = bool(mine)
-        tree.netdev(name, mine, mtu=9000, up=up, speed=200000 if up else -1, phys=port, pci=pci, driver="mlx5_core")
-        tree.hca(hca, name, active=up, gids=v4_gids(mine[0].split("/")[0] if mine else None, number))
-    return tree
-
-
-# --- names ---------------------------------------------------------------------------------------------------------------------
-
-RAILS = {RAIL0: "rail0", RAIL1: "rail1", "enp1s0f1np1": "spare0", "enP2p1s0f1np1": "spare1"}
-
-
-def test_other_names(tmp_path: Path) -> None:
-    names, result = RAILS, run(renamed(tmp_path, RAILS).write())
-    assert netdevs(result) == [names[RAIL0], names[RAIL1]]
+def test_other_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {RAIL0: "rail0", RAIL1: "rail1", "enp1s0f1np1": "spare0", "enP2p1s0f1np1": "spare1"}
+    monkeypatch.setattr(fixture, "SPARK", [(names[netdev], *row) for netdev, *row in SPARK])
+    result = run(spark(tmp_path, {names[name]: addresses for name, addresses in PAIR.items()}, up=("rail0", "rail1")).write())
+    assert netdevs(result) == ["rail0", "rail1"]
     assert [(rail["hca"], rail["cage"], rail["gid_index"]) for rail in result["rails"]] == [(HCA0, 0, 3), (HCA1, 0, 3)]
-    assert result["env"]["NCCL_IB_HCA"] == f"{HCA0},{HCA1}"
-    assert result["env"]["NCCL_SOCKET_IFNAME"] == names[RAIL0]
+    assert result["env"] == {"NCCL_IB_HCA": f"{HCA0},{HCA1}", "NCCL_IB_GID_INDEX": "3", **dict.fromkeys(SOCKETS, "rail0")}
     assert result["problems"] == []
 
 

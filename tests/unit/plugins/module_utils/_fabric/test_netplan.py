@@ -89,6 +89,7 @@ def test_real_files_of_other_tools() -> None:
     )
     assert [item["addresses"] for item in found] == [{P0: ["192.168.200.12/24"], P2: ["192.168.201.12/24"]}, {P0: ["10.100.32.1/24"], P2: ["10.100.33.1/24"]}]
     assert [item["mtu"] for item in found] == [{}, {P0: 9000, P2: 9000}]
+    assert found[1]["writer"] == "NVIDIA Sync Cluster Assistant"
 
 
 def test_the_last_global_renderer_counts() -> None:

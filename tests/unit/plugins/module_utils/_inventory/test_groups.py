@@ -90,7 +90,7 @@ def test_uses_addresses_of_the_host_and_the_first_number_of_the_group() -> None:
 )
 def test_fails_with_key_and_value(host: str, inventory: dict[str, list[str]], own: dict[str, Any], parts: list[str]) -> None:
     with pytest.raises(groups.ClusterError) as caught:
-        groups.group_of(host, inventory, variables(a=own))
+        groups.group_of(host, inventory, variables(a=own, b=own))
     assert all(part in str(caught.value) for part in parts), str(caught.value)
 
 

@@ -49,7 +49,7 @@ class Group:
     """A head and a worker with their services, and the command on either."""
 
     def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self.folder, self.capsys = folder, capsys
+        self.folder, self.directory, self.capsys = folder, folder / "groups/pair1", capsys
         self.actor = FakeActor()
         self.ranks = [FakeRank(), FakeRank()]
         self.services = []
@@ -83,6 +83,12 @@ def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     yield found
     for service in found.services:
         service.close()
+
+
+def alone(folder: Path, rank: int = 0) -> dict[str, Any]:
+    """Return the places of a node without an agent, for commands.run."""
+    given = {"group": "pair1", "rank": rank, "hosts": ["lab-1", "lab-2"], "directory": str(folder), "docker_socket": str(folder / "docker.sock")}
+    return {"path": str(folder / "agent.json"), "given": given}
 
 
 # --- status and doctor
@@ -146,8 +152,8 @@ def readings(group: Group, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, An
 @pytest.mark.usefixtures("alive")
 def test_doctor_names_the_finding_of_the_other_node_with_a_command_and_no_secret(group: Group, readings: list[dict[str, Any]]) -> None:
     secret = "tEa7Jq93kd02"
-    (group.folder / "groups/pair1").mkdir(parents=True)
-    (group.folder / "groups/pair1/api_key").write_text(f"VLLM_API_KEY={secret}\n")
+    group.directory.mkdir(parents=True)
+    (group.directory / "api_key").write_text(f"VLLM_API_KEY={secret}\n")
     event = {"id": "gpu_lost", "boot": 0, "count": 1, "first": "", "last": "2026-11-22T20:15:00+0000", "line": f"NVRM: Xid 79, {secret}"}
     readings[1]["info"]["health"]["kernel"]["events"] = [event]
     lines = group.gb10("doctor", code=2).out.splitlines()
@@ -193,10 +199,9 @@ def test_status_prints_holds(group: Group) -> None:
 def test_status_without_an_agent_is_what_the_node_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     shown = {**IDLE, "current": "", "agent": {}}
     monkeypatch.setattr(look, "in_short", lambda *_arguments, **_more: shown)
-    given = {"group": "pair1", "rank": 0, "hosts": ["lab-1", "lab-2"], "directory": str(tmp_path)}
 
     def status() -> tuple[int, dict[str, Any]]:
-        code = commands.run(["status", "--json"], path=str(tmp_path / "agent.json"), given=given)
+        code = commands.run(["status", "--json"], **alone(tmp_path))
         return code, json.loads(capsys.readouterr().out)
 
     code, document = status()
@@ -209,44 +214,34 @@ def test_status_without_an_agent_is_what_the_node_shows(tmp_path: Path, monkeypa
     assert document["notes"] == [f"This node has no agent: {tmp_path}/agent.json does not exist. Run site.yml."]
 
 
+MADE, OWN = {"api_key": "VLLM_API_KEY=made-by-the-first-run-1\n"}, {"current/secrets.env": "VLLM_API_KEY='a=b $c'\n"}
+NEEDED, OPEN = ({"current/release.json": json.dumps({"has_key": has_key})} for has_key in (True, False))
+
+
 @pytest.mark.usefixtures("alive")
 @pytest.mark.parametrize(
-    ("secrets", "has_key", "shown"),
-    [(None, True, True), ("HF_TOKEN='x'\n", True, True), ("VLLM_API_KEY='key-of-the-inventory'\n", True, False), (None, False, False)],
-)
-def test_status_prints_the_command_for_the_key_that_the_release_uses(group: Group, secrets: str | None, has_key: bool, shown: bool) -> None:
-    folder = Path(str(configuration(group.folder, 0)["directory"])) / "pair1"
-    (folder / "current").mkdir(parents=True)
-    (folder / "api_key").write_text("VLLM_API_KEY=made-by-the-first-run-1\n")
-    (folder / "current/release.json").write_text(json.dumps({"has_key": has_key}))
-    if secrets:
-        (folder / "current/secrets.env").write_text(secrets)
-    out = group.gb10("status").out
-    assert "made-by-the-first-run-1" not in out
-    [command] = [line.partition("API key: ")[2] for line in out.splitlines() if "API key: " in line] or [""]
-    assert bool(command) is shown
-    assert not shown or group.gb10(*command.removeprefix("sudo gb10 ").split()).out == "made-by-the-first-run-1\n"
-
-
-@pytest.mark.parametrize(
-    ("files", "key"),
+    ("files", "key", "shown"),
     [
-        ({"api_key": "VLLM_API_KEY=made-1\n", "current/release.json": '{"has_key": true}'}, "made-1"),
-        ({"api_key": "VLLM_API_KEY=made-1\n", "current/secrets.env": "VLLM_API_KEY='a=b $c'\n", "current/release.json": '{"has_key": true}'}, "a=b $c"),
-        ({"api_key": "VLLM_API_KEY=made-1\n"}, "made-1"),
-        ({"api_key": "VLLM_API_KEY=made-1\n", "current/release.json": '{"has_key": false}'}, ""),
-        ({}, ""),
+        ({**MADE, **NEEDED}, "made-by-the-first-run-1", True),
+        ({**MADE, **NEEDED, "current/secrets.env": "HF_TOKEN='x'\n"}, "made-by-the-first-run-1", True),
+        ({**MADE, **NEEDED, **OWN}, "a=b $c", False),
+        (MADE, "made-by-the-first-run-1", False),
+        ({**MADE, **OPEN}, "", False),
+        ({}, "", False),
     ],
-    ids=["made", "of the inventory", "no release", "open", "none"],
+    ids=["made", "made, with other secrets", "of the inventory", "no release", "open", "none"],
 )
-def test_key_prints_the_key_of_the_current_release(group: Group, files: dict[str, str], key: str) -> None:
-    folder = Path(str(configuration(group.folder, 0)["directory"])) / "pair1"
+def test_key_prints_the_key_of_the_current_release_and_status_its_command(group: Group, files: dict[str, str], key: str, shown: bool) -> None:
     for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
+        (group.directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (group.directory / name).write_text(text)
     printed = group.gb10("key", code=0 if key else 1)
     assert (printed.out, printed.err) == ((f"{key}\n", "") if key else ("", "The API of pair1 has no key.\n"))
     assert not key or group.gb10("key", "--header").out == f"Authorization: Bearer {key}\n"
+    out = group.gb10("status").out
+    assert "made-by-the-first-run-1" not in out
+    commands_shown = [line.partition("API key: ")[2] for line in out.splitlines() if "API key: " in line]
+    assert commands_shown == (["sudo gb10 key"] if shown else [])
 
 
 def test_status_on_a_worker_is_what_it_knows(group: Group) -> None:
@@ -266,9 +261,8 @@ def test_status_on_a_worker_is_what_it_knows(group: Group) -> None:
 def test_check_sends_no_request_while_a_rank_is_down(group: Group, down: dict[str, Any], sentence: str) -> None:
     group.actor.outcome = dict(SERVES)
     group.answers("look", LOOK, {**LOOK, **down})
-    current = Path(str(configuration(group.folder, 0)["directory"])) / "pair1/current"
-    current.mkdir(parents=True)
-    (current / "release.json").write_text(json.dumps({"port": 1}))
+    (group.directory / "current").mkdir(parents=True)
+    (group.directory / "current/release.json").write_text(json.dumps({"port": 1}))
     assert group.gb10("check", code=1).err.startswith(sentence)
 
 
@@ -305,7 +299,7 @@ def test_why_prints_the_verdict_its_evidence_and_what_was_done(group: Group) -> 
     assert group.gb10("why").out.splitlines() == [
         "pair1: no memory.",
         "decisive line 812 (rank 1 lab-2): CUDA out of memory",
-        f"evidence: {group.folder}/groups/pair1/evidence/gen7/ on each node",
+        f"evidence: {group.directory}/evidence/gen7/ on each node",
         "then: stopped both ranks",
         "then: pair1 serves the release before.",
     ]
@@ -331,22 +325,20 @@ def test_logs_prints_the_ranks_that_answer(group: Group, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(("rank", "code"), [(0, 3), (1, 0)])
 def test_logs_of_a_node_without_an_agent_are_those_of_its_own_container(tmp_path: Path, capsys: pytest.CaptureFixture[str], rank: int, code: int) -> None:
-    given = {"group": "pair1", "rank": rank, "hosts": ["lab-1", "lab-2"], "directory": str(tmp_path), "docker_socket": str(tmp_path / "docker.sock")}
     with serving(tmp_path / "docker.sock") as engine:
         engine.containers[f"gb10-pair1-rank{rank}"] = {"Id": "c1", "State": {"Status": "exited", "StartedAt": "2026-11-23T05:00:00Z"}}
         engine.logs["c1"] = [(ns_to_stamp(int(time.time()) * 10**9), b"HF_TOKEN=hf_abcdefghijkl\n", 1)]
-        assert commands.run(["logs", "--json"], path=str(tmp_path / "agent.json"), given=given) == code
+        assert commands.run(["logs", "--json"], **alone(tmp_path, rank)) == code
     found = json.loads(capsys.readouterr().out)
     assert [line.split(" ", 1)[1] for line in found["lines"]] == [f"lab-{rank + 1} | HF_TOKEN=********"]
     assert found["problems"] == [f"This node has no agent: {tmp_path}/agent.json does not exist. Run site.yml."][:code]
 
 
 def test_boot_names_the_failure_in_a_file_or_in_the_log_of_the_container(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = {"group": "pair1", "rank": 0, "hosts": ["lab-1"], "directory": str(tmp_path), "docker_socket": str(tmp_path / "docker.sock")}
     (tmp_path / "boot.log").write_text("torch.OutOfMemoryError: CUDA out of memory. api_key=sk-abcdefghijklmnop1234\n", encoding="utf-8")
 
     def run(*words: str, code: int = 0) -> tuple[str, str]:
-        assert commands.run(["boot", *words], path=str(tmp_path / "agent.json"), given=given) == code
+        assert commands.run(["boot", *words], **alone(tmp_path)) == code
         return capsys.readouterr()
 
     out, _error = run(str(tmp_path / "boot.log"))
@@ -371,10 +363,10 @@ def test_logs_prints_the_last_lines_and_reports_how_many_are_left_out(group: Gro
 
 @pytest.mark.parametrize("words", [(), ("-n", "5")])
 def test_logs_prints_no_secret(group: Group, words: tuple[str, ...]) -> None:
-    secrets = Path(group.folder) / "groups/pair1/releases/4f0c/secrets.env"
+    secrets = group.directory / "releases/4f0c/secrets.env"
     secrets.parent.mkdir(parents=True)
     secrets.write_text("VLLM_API_KEY='correct horse'\n", encoding="utf-8")
-    (secrets.parents[2] / "api_key").write_text("VLLM_API_KEY=made-by-the-first-run-1\n", encoding="utf-8")
+    (group.directory / "api_key").write_text("VLLM_API_KEY=made-by-the-first-run-1\n", encoding="utf-8")
     group.answers("slice", piece({1: "the key is correct horse", 2: "or made-by-the-first-run-1"}), piece({3: "HF_TOKEN=hf_abcdefghijkl"}))
     assert [line.split("| ")[1] for line in group.gb10("logs", *words).out.splitlines()] == ["the key is ********", "or ********", "HF_TOKEN=********"]
 
@@ -489,18 +481,20 @@ def test_a_stop_does_not_read_the_state_or_the_events_first(group: Group, monkey
     assert (verbs, group.actor.asked[0]["state"]) == (["desire"], "stopped")
 
 
-def test_start_uses_the_current_release_if_none_was_desired(group: Group) -> None:
-    group.actor.desired = {"generation": 0, "state": "", "release": ""}
+@pytest.mark.parametrize(
+    ("desired", "outcome", "shown", "reasons"),
+    [
+        ({"generation": 0, "state": "", "release": ""}, {}, LOOK, []),
+        ({"release": "bad"}, {"final": True, "result": "failed", "release": "abc"}, IDLE, ["gb10 start on lab-1"]),
+    ],
+    ids=["none was desired", "the desired one failed, and nothing runs"],
+)
+def test_start_uses_the_current_release(group: Group, desired: dict[str, Any], outcome: dict[str, Any], shown: dict[str, Any], reasons: list[str]) -> None:
+    group.actor.desired.update(desired)
+    group.actor.outcome.update(outcome)
+    group.answers("look", shown)
     group.gb10("start", "--no-wait")
-    assert group.actor.asked[0]["release"] == "abc"
-
-
-def test_start_of_a_pair_that_does_not_run_has_a_reason_and_leaves_a_failed_release(group: Group) -> None:
-    group.actor.desired["release"] = "bad"
-    group.actor.outcome = {"generation": 7, "final": True, "result": "failed", "release": "abc", "sentence": "pair1: x."}
-    group.answers("look", IDLE)
-    group.gb10("start", "--no-wait")
-    assert (group.actor.asked[0]["release"], group.actor.asked[0]["reasons"]) == ("abc", ["gb10 start on lab-1"])
+    assert (group.actor.asked[0]["release"], group.actor.asked[0]["reasons"]) == ("abc", reasons)
 
 
 def test_start_without_any_release_is_an_error(group: Group) -> None:
@@ -554,12 +548,12 @@ def test_a_worker_stops_only_if_asked_for_itself(group: Group) -> None:
 @pytest.fixture
 def kept(group: Group) -> Group:
     """A pair that serves release abc and keeps the good release old. What a rollback chooses is in test_verbs_change.py."""
-    folder = Path(str(configuration(group.folder, 0)["directory"])) / "pair1"
     for name, flag in (("abc", 3), ("old", 2)):
-        (folder / "releases" / name).mkdir(parents=True)
-        (folder / "releases" / name / "compose.yaml").write_text(f"requests: {flag}\n")
-        (folder / "releases" / name / "receipt.json").write_text('{"passed": true}')
-    (folder / "current").symlink_to("releases/abc")
+        release = group.directory / "releases" / name
+        release.mkdir(parents=True)
+        (release / "compose.yaml").write_text(f"requests: {flag}\n")
+        (release / "receipt.json").write_text('{"passed": true}')
+    (group.directory / "current").symlink_to("releases/abc")
     releases: list[dict[str, Any]] = [{"id": name, "good": True, "profile": "p", "image": {}} for name in ("abc", "old")]
     group.answers("look", *[{**LOOK, "releases": releases, "weights": {"proof": "1"}, "manifest": {"profile": "p"}}] * 2)
     group.actor.desired["options"] = {"timeout": 5, "weights": {"proof": "0"}, "collective": {"key": "k"}}
@@ -606,7 +600,7 @@ def test_rollback_only_lists_or_checks(kept: Group) -> None:
     assert kept.gb10("rollback", "--check").out.splitlines() == ["pair1 would go from release abc to old, profile p", *WENT]
     kept.actor.outcome["delivered"] = True
     assert kept.gb10("rollback", "abc").out.splitlines() == ["pair1 serves release abc, profile p, and nothing was changed"]
-    (kept.folder / "groups/pair1/rollback.json").write_text('{"from": "old", "to": "abc"}')
+    (kept.directory / "rollback.json").write_text('{"from": "old", "to": "abc"}')
     again = kept.gb10("rollback").out.splitlines()
     assert "it was rolled back to it before" in again[0]
     assert again[2:] == ["-requests: 2", "+requests: 3"], "the difference to the release that was left"
@@ -645,12 +639,11 @@ def test_rollback_is_refused_while_another_run_changes_the_group_or_a_rank_does_
 
 
 def test_rollback_without_an_agent_names_the_node_and_lists_what_it_keeps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    places: dict[str, Any] = {"path": str(tmp_path / "none"), "given": {"group": "pair1", "rank": 0, "hosts": ["lab-1", "lab-2"], "directory": str(tmp_path)}}
-    assert commands.run(["rollback"], **places) == 1
+    assert commands.run(["rollback"], **alone(tmp_path)) == 1
     assert capsys.readouterr().err == (
-        f"pair1 cannot be rolled back, and nothing was stopped. lab-1: This node has no agent: {tmp_path}/none does not exist. Run site.yml.\n"
+        f"pair1 cannot be rolled back, and nothing was stopped. lab-1: This node has no agent: {tmp_path}/agent.json does not exist. Run site.yml.\n"
     )
-    assert commands.run(["rollback", "--list"], **places) == 0
+    assert commands.run(["rollback", "--list"], **alone(tmp_path)) == 0
     assert capsys.readouterr().out.splitlines() == ["", "pair1 keeps 0 releases on lab-1."]
 
 

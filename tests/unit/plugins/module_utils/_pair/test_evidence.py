@@ -1,16 +1,21 @@
-"""`gb10 evidence`: what a node shows of its rank without an agent, bounded in size and time and without secrets, and what was kept of it."""
+"""What a node shows of its rank without an agent, bounded in size and time and without secrets, what was kept of it, and its memory over time."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._node.memory import parse_series
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import commands, evidence, protocol
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.evidence import DAY_MOST, MEMORY_FILE, MOST, History
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.files import Folder
 from unit.fixtures.docker.engine import FakeEngine, serving
 
 
@@ -134,3 +139,145 @@ def test_a_label_that_is_not_kept_is_refused_with_those_that_are(node: Node, lab
     (node.folder / "evidence/empty").mkdir()
     (node.folder / "evidence/link").symlink_to(node.folder / "evidence/4f0c")
     assert node.gb10(label, code=1).err == f"spark 2 keeps no evidence {label} of pair1. Kept: empty, 4f0c.\n"
+
+
+SECRET = "hf_ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefgh"
+
+
+def later() -> float:
+    return time.monotonic() + 30
+
+
+@pytest.fixture(autouse=True)
+def all_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name, path: None if name == "ethtool" else f"/usr/bin/{name}")
+    monkeypatch.setattr(evidence, "rails", lambda: ["enp1s0f0np0"])
+
+
+def test_a_command_that_is_not_installed_has_one_line() -> None:
+    def refuse(_argv: Sequence[str]) -> tuple[int, str, str]:
+        raise AssertionError("it is not run")
+
+    assert evidence.command_section(refuse, ["ethtool", "-S", "enp1s0f0np0"], later()) == "(ethtool is not installed)"
+
+
+def test_each_command_is_bounded_in_time_and_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    def run(argv: Sequence[str]) -> tuple[int, str, str]:
+        asked.append(list(argv))
+        return (124, "first\n", "") if "-q" in argv else (0, "x" * 999, "")
+
+    monkeypatch.setattr(evidence, "OUTPUT", 100)
+    sections = dict(evidence.figures_of("/none", run, later()))
+    assert sections["GPU"] == "first\n(cut off: the time limit is over)"
+    assert sections["Docker events of the last hour"].startswith("x" * 100 + "\n(cut off")
+    assert sections["counters of enp1s0f0np0"] == "(ethtool is not installed)"
+    assert all(argv[:3] == ["timeout", "--kill-after=1", "8"] for argv in asked)
+    assert set(dict(evidence.figures_of("/none", run, time.monotonic() + 0.5)).values()) == {
+        "(not collected: the time limit is over)",
+        "(ethtool is not installed)",
+    }
+
+
+def test_events_are_those_of_one_hour_without_labels_and_health_checks() -> None:
+    command = evidence.events_command()
+    since, until = (int(next(word for word in command if word.startswith(f"--{name}=")).partition("=")[2]) for name in ("since", "until"))
+    assert until - since == 3600
+    assert not any("exec" in word or "health" in word for word in command)
+    assert "Attributes.name" in command[-1]
+
+
+def test_records_of_the_agent_are_settings_and_its_counts_are_figures(tmp_path: Path) -> None:
+    (tmp_path / "agent").mkdir()
+    for name in ("desired", "watch", "memory"):
+        (tmp_path / f"agent/{name}.json").write_text(f'{{"{name}": 1}}', encoding="utf-8")
+
+    def run(_argv: Sequence[str]) -> tuple[int, str, str]:
+        return 0, "", ""
+
+    assert str(tmp_path / "agent/desired.json") in dict(evidence.settings(str(tmp_path), run, later()))
+    settings, figures = dict(evidence.settings(str(tmp_path), run, later())), dict(evidence.figures_of(str(tmp_path), run, later()))
+    assert [path for path in settings if path.endswith(("watch.json", "memory.json"))] == []
+    assert str(tmp_path / "agent/memory.json") not in figures, "its samples have a section of their own"
+    assert figures[str(tmp_path / "agent/watch.json")] == '{"watch": 1}'
+
+
+def test_a_secret_in_a_new_section_is_masked(tmp_path: Path) -> None:
+    def run(argv: Sequence[str]) -> tuple[int, str, str]:
+        return 0, f"1795590391 start engine HF_TOKEN={SECRET}\n" if "events" in argv else "", ""
+
+    text, figures = evidence.collect("pair1", str(tmp_path), run, {}, str(tmp_path / "none.sock"))
+    assert "== Docker events of the last hour\n1795590391 start engine" in figures
+    assert SECRET not in text + figures
+
+
+def test_files_are_named_if_a_section_has_several(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(f"{name}1\n", encoding="ascii")
+    assert evidence.files_section([f"{tmp_path}/*"]) == f"{tmp_path}/a: a1\n{tmp_path}/b: b1"
+    assert evidence.files_section([f"{tmp_path}/a"]) == "a1"
+    assert evidence.files_section([f"{tmp_path}/c"]) == f"({tmp_path}/c does not exist)"
+
+
+START = 1_795_000_000
+SAMPLE: dict[str, Any] = {"memory": {"free_kib": 2 << 20, "available_kib": 100 << 20, "swap_free_kib": 16 << 20}}
+
+
+class Kept:
+    """A history whose clock the test sets."""
+
+    def __init__(self, folder: Path) -> None:
+        self.now = float(START)
+        self.path = folder / "agent" / MEMORY_FILE
+        self.writes = 0
+        self.state = Folder(str(folder), "agent")
+        self.history = History(self.state, lambda: self.now)
+
+    def sample(self, seconds: float, step: float = 2.0) -> None:
+        end = self.now + seconds
+        while self.now < end:
+            before = self.path.stat().st_ino if self.path.exists() else 0
+            self.history.add(SAMPLE)
+            self.writes += self.path.exists() and self.path.stat().st_ino != before
+            self.now += step
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Kept:
+    return Kept(tmp_path)
+
+
+def test_the_last_half_hour_is_kept_in_steps_of_five_seconds_and_the_day_in_minutes(kept: Kept) -> None:
+    kept.sample(3600)
+    recent, day = (parse_series(kept.history.shown()[key]) for key in ("recent", "day"))
+    assert len(recent) == MOST
+    assert 5 <= recent[1].seconds - recent[0].seconds <= 6
+    assert len(day) == 60
+    assert day[0][1:] == (2 << 10, 100 << 10, 16 << 10)
+
+
+def test_two_days_stay_within_the_bounds_of_memory_and_disk(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evidence, "SAVE_SECONDS", 14400.0)  # tracemalloc makes each write slow
+    tracemalloc.start()
+    kept.sample(2 * 86400, step=60)
+    used, _peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(parse_series(kept.history.shown()["day"], 5000)) == DAY_MOST
+    assert used < 2 << 20
+    assert kept.path.stat().st_size < 64 << 10
+
+
+def test_a_quarter_of_an_hour_costs_one_write(kept: Kept) -> None:
+    kept.sample(3600 - 2)
+    assert kept.writes == 3
+
+
+def test_the_day_survives_a_restart_of_the_agent(kept: Kept) -> None:
+    kept.sample(600)
+    kept.history.save()
+    later = Kept(kept.path.parents[1])
+    later.now = kept.now + 60
+    later.sample(120)
+    day = parse_series(later.history.shown()["day"])
+    assert [day[0].seconds, len(day)] == [START, 12]

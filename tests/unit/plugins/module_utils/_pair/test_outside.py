@@ -1,11 +1,10 @@
-"""What an agent reports outside of its group."""
+"""What an agent reports outside of its group: metrics for node_exporter, and notices of events by real scripts and a real HTTP server."""
 
 from __future__ import annotations
 
 import http.client
 import json
 import stat
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import http_server
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import outside
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.outside import Outside
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.outside import Outside, render
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.rules import merged_settings
 
 SAMPLE: dict[str, Any] = {"containers": [{"running": True}], "memory": {"available_kib": 1024, "total_kib": 2048}, "gpus": [], "rails": []}
@@ -31,10 +30,16 @@ def waits_for(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+def hook_script(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "hook"
+    path.write_text(f"#!/bin/sh\ncd {tmp_path}\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
 def script(tmp_path: Path) -> tuple[list[str], Path]:
     """A hook that appends what it reads to a file."""
-    kept = tmp_path / "kept"
-    return [sys.executable, "-c", f"import sys; open({str(kept)!r}, 'a').write(sys.stdin.read() + chr(10))"], kept
+    return [hook_script(tmp_path, "cat >>kept; echo >>kept")], tmp_path / "kept"
 
 
 def test_a_hook_gets_faults_and_not_progress(tmp_path: Path) -> None:
@@ -46,14 +51,15 @@ def test_a_hook_gets_faults_and_not_progress(tmp_path: Path) -> None:
 
 
 def test_a_hook_that_fails_is_counted_and_each_cause_is_reported_once(tmp_path: Path) -> None:
-    found, warnings = reports(tmp_path, 0, hook=[sys.executable, "-c", "import sys; sys.exit(int(len(sys.stdin.read()) > 150) + 1)"]), list[str]()
+    program = hook_script(tmp_path, "exit $(( ($(wc -c) > 150) + 1 ))")
+    found, warnings = reports(tmp_path, 0, hook=[program]), list[str]()
     found.warn = warnings.append
     for count, text in enumerate(("short", "short", "long" * 50), start=1):
         found.tell({"kind": "fault", "text": text})
         end = time.monotonic() + 10
         while time.monotonic() < end and found.failed.get("count") != count:
             time.sleep(0.05)
-    assert (found.failed["count"], found.failed["text"]) == (3, f"The hook {sys.executable} failed: it ended with code 2.")
+    assert (found.failed["count"], found.failed["text"]) == (3, f"The hook {program} failed: it ended with code 2.")
     assert [each.partition("failed: ")[2] for each in warnings] == [
         f"it ended with code {code}. Correct vllm_tp2_watch, or its receiver." for code in (1, 2)
     ]  # fmt: skip
@@ -104,13 +110,6 @@ def test_the_metrics_are_replaced_and_a_folder_that_is_missing_is_reported_once(
 EVENT = {"kind": "fault", "cause": "wedge", "group": "pair1", "text": 'spark-2 waits; $(touch /tmp/x) "two"\nlines', "rank": 1, "at": "2026-11-23T17:00:00Z"}
 
 
-def hook_script(tmp_path: Path, text: str) -> str:
-    path = tmp_path / "hook"
-    path.write_text(f"#!/bin/sh\ncd {tmp_path}\n{text}\n")
-    path.chmod(0o755)
-    return str(path)
-
-
 def run_hook(words: list[str], event: dict[str, Any] | None = None) -> list[str]:
     return outside.notify({"hook": words, "webhook": ""}, event or EVENT)
 
@@ -130,14 +129,10 @@ def test_the_failure_of_a_hook_is_a_sentence_without_its_arguments(tmp_path: Pat
     assert run_hook([program]) == [f"The hook {program} failed: {program}: Permission denied."]
 
 
-def test_a_slow_hook_is_ended_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outside, "HOOK_SECONDS", 0.5)
-    program = hook_script(tmp_path, "(sleep 2; touch late) & sleep 60")
-    begin = time.monotonic()
-    assert run_hook([program, "--key=k9"]) == [f"The hook {program} failed: it did not end within 0.5 s."]
-    assert time.monotonic() - begin < 30
-    time.sleep(2.2)
-    assert not (tmp_path / "late").exists()
+def test_a_slow_hook_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outside, "HOOK_SECONDS", 0.2)
+    program = hook_script(tmp_path, "sleep 60")
+    assert run_hook([program, "--key=k9"]) == [f"The hook {program} failed: it did not end within 0.2 s."]
 
 
 class Handler(http_server.Handler):
@@ -218,3 +213,66 @@ def test_the_message_of_a_library_does_not_show_the_url(monkeypatch: pytest.Monk
     monkeypatch.setattr(outside, "post_json", raising)
     (sentence,) = post("https://user:T0K3N@hooks.example/T0K3N")
     assert sentence == f"The webhook at https://hooks.example failed: {type(error).__name__}."
+
+
+WATCH: dict[str, Any] = {
+    "state": "serving", "fault": {}, "missing": [], "restarts": {"rank_dead": 2, "wedge": 1}, "unserved_seconds": 412.25,
+    "serving_since": "2026-11-23T16:00:00Z", "last": {},
+}  # fmt: skip
+NODE: dict[str, Any] = {
+    "containers": [{"running": False}, {"running": True}],
+    "memory": {"available_kib": 11534337, "total_kib": 125829120, "swap_used_kib": 0},
+    "gpus": [[45.5, 96.0], [None, 0.0]],
+    "rails": [{"interface": "enp1s0f0np0", "up": True, "mtu": 9000}, {"interface": "enP2p1s0f0np0", "up": False, "mtu": None}],
+}
+
+
+RANK = 'group="pair1",rank="0",host="spark-1"'
+
+
+def samples(text: str) -> list[str]:
+    return [line for line in text.splitlines() if not line.startswith("#")]
+
+
+def test_the_head_writes_the_metrics_of_group_and_rank() -> None:
+    text = render("pair1", 0, "spark-1", WATCH, NODE)
+    assert samples(text) == [
+        'gb10_group_serving{group="pair1"} 1',
+        'gb10_restarts_total{group="pair1",cause="rank_dead"} 2',
+        'gb10_restarts_total{group="pair1",cause="wedge"} 1',
+        'gb10_unserved_seconds_total{group="pair1"} 412.25',
+        f"gb10_rank_running{{{RANK}}} 1",
+        f"gb10_memory_available_bytes{{{RANK}}} {11534337 * 1024}",
+        f"gb10_swap_used_bytes{{{RANK}}} 0",
+        f'gb10_gpu_power_watts{{{RANK},gpu="0"}} 45.5',
+        f'gb10_gpu_utilization_ratio{{{RANK},gpu="0"}} 0.96',
+        f'gb10_gpu_utilization_ratio{{{RANK},gpu="1"}} 0',
+        f'gb10_rail_up{{{RANK},interface="enp1s0f0np0"}} 1',
+        f'gb10_rail_up{{{RANK},interface="enP2p1s0f0np0"}} 0',
+        f'gb10_rail_mtu_bytes{{{RANK},interface="enp1s0f0np0"}} 9000',
+    ]
+    assert text.count("# HELP ") == text.count("# TYPE ") == 10, "once for each metric that has a value"
+    assert "\n# TYPE gb10_restarts_total counter\ngb10_restarts_total{" in text
+
+
+@pytest.mark.parametrize("state", ["off", "fault", "waiting", "recovering"])
+def test_a_group_that_does_not_serve_is_zero(state: str) -> None:
+    text = render("pair1", 0, "spark-1", {**WATCH, "state": state, "restarts": {}}, NODE)
+    assert samples(text)[0] == 'gb10_group_serving{group="pair1"} 0'
+    assert "gb10_restarts_total" not in text
+
+
+def test_a_worker_writes_no_metric_of_the_group() -> None:
+    text = render("pair1", 1, "spark-2", {}, {**NODE, "containers": []})
+    assert samples(text)[0] == 'gb10_rank_running{group="pair1",rank="1",host="spark-2"} 0'
+    assert "gb10_unserved_seconds_total" not in text
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    assert render("pair1", 1, "spark-2", {}, {}) == ""
+    assert samples(render("pair1", 0, "spark-1", {}, {"memory": {"available_kib": 1}})) == [f"gb10_memory_available_bytes{{{RANK}}} 1024"]
+
+
+def test_label_values_are_escaped() -> None:
+    text = render('a"} 1\\n\n', 0, "spark-1", WATCH, {})
+    assert samples(text)[0] == r'gb10_group_serving{group="a\"} 1\\n\n"} 1'

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import shell as s
+from ansible_collections.gb10.cluster.plugins.plugin_utils import recipe_source as s
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,9 @@ def test_reads_a_env_file_as_compose_does() -> None:
     assert s.env_values(text) == {"A": "1", "B": "x # y", "C": "$A", "D": "1x", "E": "a\nb1$A", "F": "", "G": "yaml", "I": "a#b", "K": "v", "L": ""}
 
 
-@pytest.mark.parametrize(("text", "error"), [("A=1\n- x\n", r"\.env:2: the line is not NAME=value"), ("A='x\n", r"\.env:1: the quotes of A")])
+@pytest.mark.parametrize(
+    ("text", "error"), [("A=1\n- x\n", r"\.env:2: the line is not NAME=value"), ("A='x\n", r"\.env:1: the line is not NAME=value, with quotes that close")]
+)
 def test_refuses_a_env_file_that_compose_refuses(text: str, error: str) -> None:
     with pytest.raises(s.RecipeError, match=error):
         s.env_values(text)
@@ -88,24 +90,25 @@ def test_reads_the_engine_out_of_a_script() -> None:
         ("case x in a) b;; esac", "), which is computed"),
         ("while ! x; do y; done", "the command while"),
         ("A+=(3)", "(, which is computed"),
-        ('vllm serve "${A[@]}"', "${A[, which is computed"),
+        ('vllm serve "${A[@]}"', "${ in quotes, which is computed"),
         ("declare -a A", "the command declare"),
         ("a $((1 + 2))", "$(, which is computed"),
-        ('x="a `ls`"', "`, which is computed"),
+        ('x="a `ls`"', "` in quotes, which is computed"),
         ("function f { x; }", "the command function"),
         ("cat <<EOF\nEOF", "<<, which is computed"),
         ("cat <(ls)", "<(, which is computed"),
-        ("a ${A%x}", "${A%, which is computed"),
+        ("a ${A%x}", "${, which is computed"),
         ("vllm serve $1", "$1, which is computed"),
         ("vllm serve x\n  --port 1", "line 2 of the script has an argument at the begin of a command (--port)"),
-        ("vllm serve ${X", "${X, which is computed or not closed"),
+        ("vllm serve ${X", "${, which is computed or not closed"),
         ("x\nvllm serve 'x", "line 2 of the script has ', which is computed or not closed"),
     ],
 )
 def test_names_the_construct_that_makes_a_script_a_program_with_its_line(script: str, named: str) -> None:
     with pytest.raises(s.RecipeError, match="`set -x`") as raised:
-        s.Script().read(script)
+        s.Script().read(f"{script}\n# hf_abcdefghijklmnopqrstuvwx")
     assert named in str(raised.value)
+    assert "hf_" not in str(raised.value)
 
 
 @pytest.mark.parametrize("script", ["vllm serve '$(x) `y` if (a) A=(b)' \\$HOME", 'echo "if; for"; vllm serve # if $(x)', "rm x || true; vllm serve"])

@@ -6,16 +6,14 @@ import json
 import random
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.action.profile_import import load
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.compose import render_rank
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.containers import Around, text_of
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.recipe import Imported, convert
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.shell import RecipeError, env_values
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import writable_weights
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
+from ansible_collections.gb10.cluster.plugins.plugin_utils.recipe_profile import Imported, convert
+from ansible_collections.gb10.cluster.plugins.plugin_utils.recipe_source import Around, RecipeError, env_values, text_of
 from shipped_profiles import SHIPPED
 
 RECIPES = Path(__file__).parents[2] / "fixtures" / "recipes"
@@ -24,16 +22,16 @@ SECRETS = ("hf_abcdefghijklmnopqrstuvwx", "plain-words-for-the-api", "pw123456")
 IMAGE = "    image: ghcr.io/o/vllm:1\n"
 
 
-def made(text: str, env: str = "", service: str = "", **around: Any) -> Imported:
-    return convert(load(Path("recipe.yaml"), text), Around(text, "folder", env_values(env), **around), service)
+def made(text: str, env: str = "", service: str = "", folder: Path = Path("folder")) -> Imported:
+    return convert(None if text.startswith(("#!", "docker")) else load(text), Around(text, folder, env_values(env)), service)
 
 
 def imported(name: str) -> Imported:
     return made((RECIPES / name).read_text(), (RECIPES / "flash.env").read_text() if name == "docker-compose.yml" else "")
 
 
-def service(lines: str, env: str = "", **around: Any) -> Imported:
-    return made("services:\n  vllm:\n" + "".join(f"    {line.strip()}\n" for line in lines.strip().splitlines()), env, **around)
+def service(lines: str, env: str = "", folder: Path = Path("folder")) -> Imported:
+    return made("services:\n  vllm:\n" + "".join(f"    {line.strip()}\n" for line in lines.strip().splitlines()), env, folder=folder)
 
 
 def argv(found: Imported, rank: int = 0) -> list[str]:
@@ -70,7 +68,7 @@ def test_a_recipe_of_eugr_argument_by_argument() -> None:
     assert (profile["image"]["pull"], profile["image"]["reference"], profile["image"]["build"]) == (False, "vllm-node-flash", None)
     listed = reasons(found)
     assert "{repository: https://github.com/eugr/spark-vllm-docker, commit: " in listed["mods[0] mods/clear-cache"]
-    assert {"defaults.unused_knob", "build_args", "recipe_version", "container vllm-node-flash", "env.HF_TOKEN"} <= set(listed)
+    assert {"defaults.unused_knob", "build_args", "recipe_version", "image vllm-node-flash", "env.HF_TOKEN"} <= set(listed)
 
 
 def test_a_recipe_of_sparkrun_without_a_command() -> None:
@@ -99,13 +97,14 @@ def test_a_compose_file_with_its_env() -> None:
     assert profile["container"]["volumes"] == ["{model_store}:/cache/huggingface:ro", "{model_store}/vllm-cache:/cache/huggingface/vllm-cache"]
     assert (profile["container"]["stack"], profile["container"]["memlock"], profile["engine"]["master_port"]) == (67108864, -1, 25000)
     listed = reasons(found)
-    assert listed["volumes[2] /var/run/docker.sock"].startswith("the nodes do not have /var/run/docker.sock: ")
-    for key in ("environment.HF_TOKEN", "environment.EXTRA_HEADER_URL", "--api-key", ".env SERVE_KEY"):
+    assert listed["volumes[2] /var/run/docker.sock"].startswith("the nodes do not have /var/run/docker.sock, ")
+    for key in ("env.HF_TOKEN", "env.EXTRA_HEADER_URL", "--api-key"):
         assert listed[key].startswith("is or contains a secret")
-    assert {"command: pip", "services.proxy", ".env WORKER_HOST", "command: export.PATH", "privileged", "devices: /dev/fuse:/dev/fuse"} <= set(listed)
+    assert {"command: pip", "services.proxy", "env.PATH", "privileged", "devices"} <= set(listed)
 
 
-def test_named_volumes_entrypoints_ports_and_nodes_of_a_compose_file() -> None:
+def test_named_volumes_entrypoints_ports_and_nodes_of_a_compose_file(tmp_path: Path) -> None:
+    (tmp_path / "own.env").write_text("FROM_FILE=x\n")
     found = service(
         """
         image: vllm/vllm-openai:v0.30.0
@@ -119,7 +118,7 @@ def test_named_volumes_entrypoints_ports_and_nodes_of_a_compose_file() -> None:
         ulimits: {memlock: {soft: -1, hard: -1}, nofile: "1024:4096"}
         """,
         "LEN=65536 # tokens\nNODE_IP=10.1.2.3\n",
-        read=lambda name: env_values("FROM_FILE=x\n") if name == "own.env" else None,
+        tmp_path,
     )
     profile, listed = found.profile, reasons(found)
     assert argv(found)[:3] == ["vllm", "serve", "Qwen/Q3"]
@@ -127,11 +126,10 @@ def test_named_volumes_entrypoints_ports_and_nodes_of_a_compose_file() -> None:
     assert (profile["env"]["FROM_FILE"], profile["env"]["A"]) == ("x", "1")
     assert profile["container"]["cache_dirs"] == ["{model_store}/vllm-cache", "{model_store}/root-.triton"]
     assert (profile["container"]["memory"], profile["container"]["memlock"]) == ("100g", -1)
-    assert {f"environment.{name}" for name in ("B", "C", "RANK", "HF_TOKEN")} <= set(listed)
+    assert {f"env.{name}" for name in ("B", "C", "RANK", "HF_TOKEN")} <= set(listed)
     assert listed["volumes[2] /t"].startswith("the nodes do not have ./t")
     assert {"B", "C", "RANK"} & set(profile["env"]) == set()
-    assert {"volumes[0] /root/.cache/huggingface", "ports", "deploy.replicas", "deploy.resources.limits.cpus"} <= set(listed)
-    assert "deploy.resources.limits.memory" not in listed
+    assert {"volumes[0] /root/.cache/huggingface", "ports", "deploy"} <= set(listed)
 
 
 def test_the_head_of_several_ranks_is_chosen_by_its_name() -> None:
@@ -144,17 +142,17 @@ def test_the_head_of_several_ranks_is_chosen_by_its_name() -> None:
     )
     with pytest.raises(RecipeError, match=r"several services run vLLM: worker, head\. Choose one, or that of the head of a pair, with -e service=NAME"):
         made(text)
-    with pytest.raises(RecipeError, match="services has no 'z', expected one of: worker, head"):
+    with pytest.raises(RecipeError, match="there is no service z, expected one of: worker, head"):
         made(text, service="z")
     found = made(text, service="head")
     profile = found.profile
     assert {"services.worker", "restart", "x-env"} <= set(found.left)
     assert (profile["env"]["A"], profile["env"]["B"], profile["ranks"], profile["engine"]["api"]) == ("1", "h", {"min": 2}, {"port": 8001})
     ray = "services:\n  a: {image: o/vllm, command: bash -c 'ray start --head && vllm serve o/m -tp 2'}\n  b: {image: o/vllm, command: ray start --address=a}"
-    assert made(ray, service="a").profile["engine"]["executor"] == "ray"
+    assert made(ray).profile["engine"]["executor"] == "ray"
 
 
-def test_docker_run_of_a_script_and_of_a_text() -> None:
+def test_docker_run_of_a_script() -> None:
     script = """#!/bin/bash
 set -e
 IMAGE=${IMAGE:-vllm/vllm-openai:v1}
@@ -167,9 +165,8 @@ docker run -d --name v --gpus all --ipc=host -v ~/.cache/huggingface:/root/.cach
     profile = found.profile
     assert (profile["image"]["reference"], profile["engine"]["command"], profile["env"]["A"]) == ("vllm/vllm-openai:v1", [], "x y")
     assert (profile["engine"]["args"]["hf-overrides"], profile["container"]["shm_size"], profile["container"]["memlock"]) == ('{"a": null}', "8g", -1)
-    assert {"environment.HF_TOKEN", "security_opt", "command: docker rm", "command: ${EXTRA_ARGS}"} <= set(reasons(found))
-    text = "It's simple:\n\n    docker run --rm vllm/vllm-openai:v1 \\\n      --model org/m -tp 2\n\nThen wait.\n"
-    assert "2 other lines of the text" in reasons(made(text))
+    assert {"env.HF_TOKEN", "security_opt", "command: docker", "command: ${EXTRA_ARGS}"} <= set(reasons(found))
+    assert made("docker run --rm vllm/vllm-openai:v1 \\\n  --model org/m -tp 2\n").profile["model"]["id"] == "org/m"
 
 
 @pytest.mark.parametrize(
@@ -213,10 +210,12 @@ def test_a_drafter_by_dotted_arguments_and_what_a_recipe_distributes() -> None:
     assert "distribution_config" in reasons(found)
 
 
-def test_a_mod_next_to_the_recipe_is_taken_and_another_has_the_lines_to_add() -> None:
+def test_a_mod_next_to_the_recipe_is_taken_and_another_has_the_lines_to_add(tmp_path: Path) -> None:
+    (tmp_path / "mods/here").mkdir(parents=True)
+    (tmp_path / "mods/here/run.sh").write_text("true\n")
     text = "model: a/m\ncontainer: vllm-node\nmods: [mods/here, mods/there]\ncommand: vllm serve a/m -tp 2\n"
-    found = made(text, mod=lambda name: "/src/mods/here" if name == "mods/here" else "")
-    assert found.profile["image"]["mods"] == [{"path": "/src/mods/here"}]
+    found = made(text, folder=tmp_path)
+    assert found.profile["image"]["mods"] == [{"path": str(tmp_path / "mods/here")}]
     assert "path: mods/there" in reasons(found)["mods[1] mods/there"]
 
 
@@ -234,28 +233,22 @@ RECIPE = "model: a/b\ncontainer: c/vllm\n"
     ("text", "error"),
     [
         ("title: x", "neither services"),
-        (RECIPE + "runtime: sglang", r"runtime is 'sglang' \(sglang\), and the collection serves vLLM only"),
-        (RECIPE + "command: sglang serve a/b", "the command starts sglang, and the collection serves vLLM only"),
-        (RECIPE + "command: vllm bench serve a/b", "does not start vLLM"),
+        (RECIPE + "runtime: sglang", "runtime is 'sglang', and the collection serves vLLM only"),
+        (RECIPE + "command: sglang serve a/b", "the command starts sglang, expected 'vllm serve MODEL' once"),
         (RECIPE + "command: vllm serve a/b --port {port}", r"placeholder \{port\}, and defaults has no value for it"),
-        (RECIPE + "command: vllm serve a/b --runner pooling", "--runner pooling is for pooling"),
+        (RECIPE + "command: vllm serve a/b --runner pooling", "pooling is for pooling"),
         ("model: Q/Qwen3-Embedding-8B\ncontainer: c\ncommand: vllm serve {model}", "Q/Qwen3-Embedding-8B is for pooling"),
         (RECIPE + "command: vllm serve a/b -dp 2", "--data-parallel-size is 2, expected 1"),
         (RECIPE + "command: vllm serve a/b -O3", "the argument -O3 is short"),
         (RECIPE + "command: vllm serve a/b stray", "has the word stray that belongs to no argument"),
-        (RECIPE + "command: vllm serve a/b --config x.yaml", "has arguments in another file"),
-        (RECIPE + "command: |\n  vllm serve a/b &\n  vllm serve c/d", r"starts several engines \(vllm serve a/b, vllm serve c/d\)"),
-        ("model: a/b", "container is missing"),
+        (RECIPE + "command: |\n  vllm serve a/b &\n  vllm serve c/d", "the command starts vllm serve a/b, vllm serve c/d, expected"),
+        ("model: a/b", "the image is missing"),
         (RECIPE + "env: [A=b]", "env is not a mapping"),
-        (RECIPE + "defaults: {port: x}", "expected a port"),
-        (RECIPE + "env: {A: 1, A: 2}", "line 3: the key A is given twice with different values"),
         (
             "services:\n  a: {image: trt/tensorrt-llm, command: trtllm-serve serve x}\n  b: {image: redis}",
-            r"no service runs vLLM, .* It has: a \(trtllm\), b",
+            "the service a runs trtllm-serve, .* the service b has no command",
         ),
-        ("services:\n  nim: {image: nvcr.io/nim/meta/llama:1}", "the service nim runs nvcr.io/nim/"),
-        ("services:\n  vllm: {build: ../x}\n  db: {image: postgres}", "the service vllm has no command"),
-        ("services:\n  v: {image: o/vllm, entrypoint: [bash, /entrypoint.sh]}", "the service v runs bash /entrypoint.sh, a script that is not in the recipe"),
+        ("services:\n  v: {image: o/vllm, entrypoint: [bash, /entrypoint.sh]}", "the service v runs bash /entrypoint.sh, expected 'vllm serve MODEL'"),
         ("services:\n  v: {image: o/vllm, entrypoint: [bash, -c], command: vllm serve a/b}", "a shell runs the first"),
         ("services:\n  v: {image: o/vllm, command: 'vllm serve a/b --seed ${S}'}", "--seed takes the variable S, which has no value. Add S=VALUE to .env"),
         (RECIPE + "command: vllm serve a/b --served-model-name {a,b}", "has {a,b}, which is computed"),
@@ -264,31 +257,19 @@ RECIPE = "model: a/b\ncontainer: c/vllm\n"
         (RECIPE + "include: base", "it is a change of the recipe base, which is not read"),
         ("services:\n  v: {image: o/vllm, command: 'vllm serve a/b && x'}", "the command has && without a shell"),
         ("services:\n  v: {image: '${I:?no image}', command: vllm serve a/b}", r"image takes the variable I, which has no value \(no image\)"),
-        (
-            "services:\n  base: {image: o/vllm, command: serve a/b}\n  v: {extends: {service: base}, environment: {A: b}}",
-            "the service v extends another one, .*`docker compose config` prints",
-        ),
-        ("just text: [", "has no docker run"),
+        ("services:\n  b: {image: o/vllm, command: serve a/b}\n  v: {extends: {service: b}}", "the service v extends another one, .*`docker compose config`"),
+        ("#!/bin/sh\nvllm serve a/b", "it is neither a YAML mapping nor a script with docker run"),
     ],
 )
 def test_what_cannot_be_imported_is_refused_in_one_sentence(text: str, error: str) -> None:
     with pytest.raises(RecipeError, match=error):
-        convert(None if text.startswith(("#!", "just")) else load(Path("r.yaml"), text), Around(text, "folder"))
+        made(text)
 
 
-def test_variables_of_a_file_are_taken_or_listed_in_each_kind_of_recipe() -> None:
-    env = "S=3\nUNUSED=x\n"
+def test_variables_of_a_file_are_taken_in_each_kind_of_recipe() -> None:
     texts = (RECIPE + "command: vllm serve a/b --seed ${S}\n", f"services:\n  v:\n{IMAGE}    command: vllm serve a/b --seed ${{S}}\n")
     for text in (*texts, "#!/bin/sh\ndocker run o/vllm vllm serve a/b --seed $S\n"):
-        found = made(text, env)
-        assert found.profile["engine"]["args"]["seed"] == 3
-        assert {name for name in reasons(found) if name.startswith(".env")} == {".env UNUSED"}
-
-
-def test_a_build_without_an_image_gets_the_name_that_compose_gives_it() -> None:
-    found = service("build: .\ncommand: vllm serve a/m -tp 2")
-    assert found.profile["image"] == {"reference": "folder-vllm", "pull": False}
-    assert {"image", "build"} <= set(reasons(found))
+        assert made(text, "S=3\nUNUSED=x\n").profile["engine"]["args"]["seed"] == 3
 
 
 def test_aliases_of_yaml_do_not_grow() -> None:

@@ -1,8 +1,9 @@
-"""The API key of a group: made once, never shown or returned, never read through a link."""
+"""The files of a group on a node: atomic, private, bounded, readable after a crash, without a link on the way; and its API key, never shown or returned."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import stat
 from pathlib import Path
@@ -11,7 +12,119 @@ from typing import Any
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import files
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.files import Folder
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import files as module
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.files import Folder, Store
+
+
+def test_files_are_for_root_only_and_leave_nothing_else(tmp_path: Path) -> None:
+    folder = Folder(str(tmp_path / "pair1"), "agent")
+    assert (folder.load("a.json"), folder.text("a.json"), folder.exists("a.json")) == (None, None, False)
+    folder.remove("a.json")
+    for value in (1, 2):
+        folder.save("a.json", {"value": value})
+    assert folder.load("a.json") == {"value": 2}
+    assert folder.exists("a.json")
+    path = tmp_path / "pair1/agent"
+    assert [stat.S_IMODE(each.stat().st_mode) for each in (path, path / "a.json")] == [0o700, 0o600]
+    (path / "a.json").write_text('{"value": ')
+    assert folder.load("a.json") is None
+    folder.remove("a.json")
+    assert list(path.iterdir()) == []
+
+
+def test_a_link_is_not_read(tmp_path: Path) -> None:
+    folder = Folder(str(tmp_path), "agent")
+    folder.write("real", "text")
+    (tmp_path / "agent/link").symlink_to("real")
+    assert not folder.exists("link")
+    with pytest.raises(OSError, match="Too many levels"):
+        folder.text("link")
+
+
+def test_only_the_newest_folders_are_kept_and_links_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/file").touch()
+    for number, name in enumerate("dabc"):
+        Folder(str(tmp_path), "evidence", name).write("file", name)
+        os.utime(tmp_path / "evidence" / name, (number, number))
+    (tmp_path / "evidence/link").symlink_to(tmp_path / "other")
+    Folder(str(tmp_path), "evidence").prune(2, "d")
+    assert sorted(path.name for path in (tmp_path / "evidence").iterdir()) == ["c", "d", "link"]
+    assert (tmp_path / "other/file").exists()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "pair1" / "agent"
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def numbers(store: Store) -> list[int]:
+    return [event["n"] for event in store.events()]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff", b'{"generation": 2'])
+def test_tells_a_damaged_file_from_a_missing_one(folder: Path, content: bytes) -> None:
+    folder.mkdir(parents=True)
+    (folder / "desired.json").write_bytes(content)
+    store = Store(str(folder))
+    assert store.known("desired.json") == ({}, "damaged")
+    assert store.known("outcome.json") == ({}, "lost")
+    store.save("outcome.json", {"generation": 2, "sentence": "x", "result": None})
+    assert store.known("outcome.json") == ({"generation": 2, "sentence": "x"}, "")
+
+
+def test_numbers_events_across_restarts(folder: Path) -> None:
+    store = Store(str(folder))
+    for _number in range(3):
+        store.append({"text": "x"})
+    again = Store(str(folder))
+    again.append({"text": "y"})
+    again.append({"n": 9, "text": "higher"})
+    again.append({"n": 2, "text": "lower"})
+    assert numbers(again) == numbers(Store(str(folder))) == [1, 2, 3, 4, 9, 10]
+    assert mode(folder / "events.jsonl") == 0o600
+
+
+def test_skips_a_line_that_is_cut_off_and_does_not_use_its_number_again(folder: Path) -> None:
+    store = Store(str(folder))
+    store.append({"text": "first"})
+    store.append({"text": "second"})
+    path = folder / "events.jsonl"
+    path.write_bytes(path.read_bytes()[:-5])
+    again = Store(str(folder))
+    assert numbers(again) == [1]
+    again.append({"text": "third"})
+    assert numbers(again) == numbers(Store(str(folder))) == [1, 3]
+
+
+def test_bounds_the_events_and_keeps_one_older_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_EVENTS", 1000)
+    store = Store(str(folder))
+    for _number in range(100):
+        store.append({"text": "x" * 50})
+        assert (folder / "events.jsonl").stat().st_size <= 1000
+    assert sorted(os.listdir(folder)) == ["events.1.jsonl", "events.jsonl"]
+    kept = numbers(store)
+    assert kept == numbers(Store(str(folder))) == list(range(kept[0], 101))
+    assert len(kept) > 10
+
+
+def test_reads_the_newest_events_of_both_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_EVENTS", 1000)
+    store = Store(str(folder))
+    for _number in range(30):
+        store.append({"text": "x" * 50})
+    present = len((folder / "events.jsonl").read_text(encoding="ascii").splitlines())
+    for most in (1, present, present + 1):
+        monkeypatch.setattr(module, "MOST_EVENTS", most)
+        assert numbers(Store(str(folder))) == list(range(31 - most, 31))
+    Store(str(folder)).append({"text": "y"})
+    assert numbers(Store(str(folder)))[-1] == 31
+
 
 KEY = "a-key-of-an-earlier-run"
 LINE = f"VLLM_API_KEY={KEY}\n"

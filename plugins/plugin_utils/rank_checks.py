@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Make the checks of preflight, or all of doctor.yml, on what was read of the ranks of a serving group. See the module of the same name."""
+"""PRIVATE. Make the checks of preflight, or all of doctor.yml, on what was read of the ranks of a serving group. Controller only."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ansible.plugins.action import ActionBase
 from ansible_collections.gb10.cluster.plugins.module_utils._checks import judge
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import NOT_IN_RUN, Group, Rank, Requirements
 from ansible_collections.gb10.cluster.plugins.module_utils._core import text
 from ansible_collections.gb10.cluster.plugins.module_utils._core.finding import ERROR, INFO, counts
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_atomically
 from ansible_collections.gb10.cluster.plugins.module_utils._node.group_state import group_status
-from ansible_collections.gb10.cluster.plugins.module_utils._node.parse import numbers
 from ansible_collections.gb10.cluster.plugins.plugin_utils import shown
 from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_places import short
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_login import ssh_words
 from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import plain
 
-_ROLES = ("sysctl", "readahead", "gpu", "docker")
-_NEEDS: dict[str, Any] = {
+# What the tasks register on each rank, and what those of doctor.yml register besides.
+FACTS = "__preflight_node"
+INFO_OF_RANK, DRIFT, BANDWIDTH = "__vllm_tp2_info", "__vllm_tp2_drift", "__roce_bandwidth"
+SETTINGS = {"sysctl": "__sysctl_set", "readahead": "__readahead_set", "gpu": "__gpu_set", "docker": "__docker_plan"}
+NEEDS: dict[str, Any] = {
     "require_gb10": {"type": "bool", "default": False},
     "head_ports": {"type": "dict", "default": {}},
     "open_port": {"type": "int", "default": 0},
@@ -36,77 +37,64 @@ _NEEDS: dict[str, Any] = {
     "clock_skew_seconds": {"type": "float", "default": 5},
     "known_versions": {"type": "list", "elements": "dict", "default": []},  # argument_specs of the role has its options
 }
-_SPEC: dict[str, Any] = {
-    "group": {"type": "dict", "required": True},
-    "register": {"type": "dict", "required": True, "options": {name: {"type": "str"} for name in ("preflight", "rank", "decision", "bandwidth", *_ROLES)}},
-    "needs": {"type": "dict", "default": {}, "apply_defaults": True, "options": _NEEDS},
+#: The suboptions of `checks`.
+SPEC: dict[str, Any] = {
+    "needs": {"type": "dict", "default": {}, "apply_defaults": True, "options": NEEDS},
     "ignore": {"type": "list", "elements": "str", "default": []},
     "strict": {"type": "bool", "default": False},
     "file": {"type": "path", "default": ""},
-    "doctor": {"type": "dict", "options": {
-        "release": {"type": "str", "default": ""}, "bandwidth_not": {"type": "str", "default": ""}, "collective": {"type": "dict", "default": {}},
-    }},
-}  # fmt: skip
+    "release": {"type": "str", "default": ""},
+    "bandwidth_not": {"type": "str", "default": ""},
+    "collective": {"type": "dict", "default": {}},
+}
 
 
-class ActionModule(ActionBase):
-    """Each host of the group has one instance. All have the same verdict; that of preflight is reported by the first host in the run."""
-
-    TRANSFERS_FILES = False
-    _supports_check_mode = True
-    _requires_connection = False
-
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Check all ranks together."""
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        _validation, options = self.validate_argument_spec(argument_spec=_SPEC)
-        variables = task_vars or {}
-        result["changed"] = False
-        in_run = set(variables.get("ansible_play_hosts_all") or options["group"]["hosts"])
-        hosts = [str(each) for each in options["group"]["hosts"]]
-        read = {host: variables["hostvars"][host] if host in in_run else {} for host in hosts}
-        ranks = [_rank(read[host], options["register"], host, number, host in in_run) for number, host in enumerate(hosts)]
-        ports = {int(port): str(what) for port, what in options["needs"]["head_ports"].items()}
-        group = Group(str(options["group"]["name"]), ranks, Requirements(**{**options["needs"], "head_ports": ports}))
-        return {**result, **(self._preflight(group, options, variables) if options["doctor"] is None else _doctor(group, options, variables, read))}
-
-    def _preflight(self, group: Group, options: Mapping[str, Any], variables: Mapping[str, Any]) -> dict[str, Any]:
-        """Print the verdict of preflight, write the report, and fail if there are errors."""
-        faults = [*_version_faults(options["needs"]["known_versions"]), *judge.unknown_ids(options["ignore"])]
-        if faults:
-            return {"failed": True, "findings": [], "ignored": [], "not_checked": [], "msg": ". ".join(faults) + "."}
-        verdict, host = judge.judge(group, options["ignore"], options["strict"]), str(variables["inventory_hostname"])
-        result, file = verdict.data(), options["file"]
-        is_first = host == next((rank.host for rank in group.ranks if not rank.absent), host)
-        errors = [each for each in verdict.findings if each.severity == ERROR]
-        if is_first and file:
-            try:
-                _write(file, group, verdict)
-            except OSError as error:
-                text = f"preflight_report is {file}, which cannot be written on the controller ({error.strerror or error})"
-                return {**result, "failed": True, "msg": f"{text}: choose another path, or empty for no report."}
-        if is_first:
-            document = _document(group, verdict) | {"report": file}
-            color = "yellow" if any(each.severity != INFO for each in verdict.findings) else None
-            shown.show(_text(group, verdict, file), document, shown.wants_json(self._loader), color)
-        if errors:
-            names = ", ".join(dict.fromkeys(each.id for each in errors))
-            head = f"{group.name} is not ready, {_count(len(errors), 'error')} ({names}); nothing was changed."
-            return {**result, "failed": True, "msg": "\n".join([head, *(each.line() for each in errors)])}
-        return {**result, "msg": f"{group.name}: no error, {_count(len(verdict.findings), 'finding')}."}
+def _group(given: Mapping[str, Any], needs: Mapping[str, Any], variables: Mapping[str, Any], for_doctor: bool) -> tuple[Group, dict[str, Mapping[str, Any]]]:
+    """Return what was read of a serving group, and the variables of each host in the run."""
+    in_run = set(variables.get("ansible_play_hosts_all") or given["hosts"])
+    hosts = [str(each) for each in given["hosts"]]
+    read = {host: variables["hostvars"][host] if host in in_run else {} for host in hosts}
+    ranks = [_rank(read[host], host, number, host in in_run, for_doctor) for number, host in enumerate(hosts)]
+    ports = {int(port): str(what) for port, what in needs["head_ports"].items()}
+    return Group(str(given["name"]), ranks, Requirements(**{**needs, "head_ports": ports})), read
 
 
-def _doctor(group: Group, options: Mapping[str, Any], variables: Mapping[str, Any], read: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def preflight(given: Mapping[str, Any], options: Mapping[str, Any], variables: Mapping[str, Any], loader: Any) -> dict[str, Any]:
+    """Return the verdict of preflight, failed if there are errors. The first host in the run prints it and writes the report."""
+    group, _read = _group(given, options["needs"], variables, for_doctor=False)
+    verdict, host = judge.judge(group, options["ignore"], options["strict"]), str(variables["inventory_hostname"])
+    result, file = verdict.data(), options["file"]
+    is_first = host == next((rank.host for rank in group.ranks if not rank.absent), host)
+    errors = [each for each in verdict.findings if each.severity == ERROR]
+    if is_first and file:
+        try:
+            _write(file, group, verdict)
+        except OSError as error:
+            where = f"preflight_report is {file}, which cannot be written on the controller ({error.strerror or error})"
+            return {**result, "failed": True, "msg": f"{where}: choose another path, or empty for no report."}
+    if is_first:
+        document = _document(group, verdict) | {"report": file}
+        color = "yellow" if any(each.severity != INFO for each in verdict.findings) else None
+        shown.show(_text(group, verdict, file), document, shown.wants_json(loader), color)
+    if errors:
+        names = ", ".join(dict.fromkeys(each.id for each in errors))
+        head = f"{group.name} is not ready, {_count(len(errors), 'error')} ({names}); nothing was changed."
+        return {**result, "failed": True, "msg": "\n".join([head, *(each.line() for each in errors)])}
+    return {**result, "msg": f"{group.name}: no error, {_count(len(verdict.findings), 'finding')}."}
+
+
+def doctor(given: Mapping[str, Any], options: Mapping[str, Any], variables: Mapping[str, Any]) -> dict[str, Any]:
     """Return the page of doctor.yml."""
-    given, infos = options["doctor"], [rank.info for rank in group.ranks]
-    measured = {host: _ran(values, options["register"]["bandwidth"]) for host, values in read.items()}
+    group, read = _group(given, options["needs"], variables, for_doctor=True)
+    infos = [rank.info for rank in group.ranks]
+    measured = {host: _ran(values, BANDWIDTH) for host, values in read.items()}
     group = group._replace(
         status=group_status(infos, group.name, group.hosts),
         liveness=infos[0].get("alive") or {},
-        named=given["release"],
+        named=options["release"],
         bandwidth={host: each for host, each in measured.items() if "bandwidth_class" in each or each.get("failed")},
-        bandwidth_not=given["bandwidth_not"],
-        collective=given["collective"],
+        bandwidth_not=options["bandwidth_not"],
+        collective=options["collective"],
     )
     sources = [str(each) for each in variables.get("ansible_inventory_sources") or ()]
     checkout = Path("playbooks/doctor.yml").is_file() and Path("site.yml").is_file()
@@ -116,15 +104,15 @@ def _doctor(group: Group, options: Mapping[str, Any], variables: Mapping[str, An
     return {"verdict": judge.verdict(report), "lines": judge.lines(report), "report": report}
 
 
-def _ran(values: Mapping[str, Any], name: str | None) -> dict[str, Any]:
+def _ran(values: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return what a task registered; empty if it did not run."""
-    result = values.get(name) if name else None
+    result = values.get(name)
     return dict(result) if isinstance(result, Mapping) and not result.get("skipped") else {}
 
 
-def _rank(values: Mapping[str, Any], names: Mapping[str, Any], host: str, number: int, in_run: bool) -> Rank:
+def _rank(values: Mapping[str, Any], host: str, number: int, in_run: bool, for_doctor: bool) -> Rank:
     """Return what was read of a rank, or why nothing. Why the first reader failed stands for the others, which did not run."""
-    facts, info = _ran(values, names["preflight"]), _ran(values, names["rank"])
+    facts, more = _ran(values, FACTS), values if for_doctor else {}
     failed = bool(facts.get("failed") or facts.get("unreachable"))
     failure = str(facts.get("found") or facts.get("access") or facts.get("msg") or "no reason given") if failed else ""
     if failure.startswith("MODULE FAILURE"):
@@ -137,19 +125,10 @@ def _rank(values: Mapping[str, Any], names: Mapping[str, Any], host: str, number
         bool(facts.get("unreachable")),
         "" if in_run else NOT_IN_RUN,
         str(facts.get("remedy") or ""),
-        info or (facts if failed else {}),
-        [str(each) for each in _ran(values, names["decision"]).get("repairs") or []],
-        {role: _ran(values, names[role]) for role in _ROLES},
+        _ran(more, INFO_OF_RANK) or (facts if failed else {}),
+        [str(each) for each in _ran(more, DRIFT).get("repairs") or []],
+        {role: _ran(more, name) for role, name in SETTINGS.items()},
     )
-
-
-def _version_faults(entries: list[dict[str, Any]]) -> list[str]:
-    """Return a sentence for each of the user's known versions without a version."""
-    return [
-        f"preflight_known_versions[{number}] has neither match nor below with a version"
-        for number, entry in enumerate(entries)
-        if not numbers(str(entry.get("match") or entry.get("below") or ""))
-    ]
 
 
 def _text(group: Group, verdict: judge.Verdict, report: str) -> list[str]:

@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Ask for two machines, make them reachable, and write their inventory. See the module of the same name."""
+"""PRIVATE. Ask for two machines, make them reachable, and write their inventory: the option pair of the module inventory. Controller only."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from typing import Any
 
 import yaml
 from ansible.errors import AnsibleActionFail
-from ansible.plugins.action import ActionBase
-from ansible.utils.vars import load_extra_vars
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_atomically
 from ansible_collections.gb10.cluster.plugins.module_utils._core.text import did_you_mean
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import TRUE
@@ -27,23 +25,17 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import Safe
 from ansible_collections.gb10.cluster.plugins.plugin_utils.settings import spec_of
 
 
-class ActionModule(ActionBase):
-    """Runs on the controller: first without what the machines showed, then with it."""
+class Setup:
+    """Two machines: first without what they showed, then with it."""
 
-    _requires_connection = False
-
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return the machines and the answers, with the password of sudo; or write the inventory."""
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        spec: dict[str, Any] = {name: {"type": "list", "elements": "dict"} for name in ("machines", "nodes", "fabrics")}
-        spec |= {"inventory": {"type": "path", "required": True}, "profiles": {"type": "dict"}, "variables": {"type": "dict"}}
-        _validation, self.options = self.validate_argument_spec(argument_spec=spec)
-        if self._task.check_mode:
-            raise AnsibleActionFail("setup.yml has no check mode: it shows the files before it writes them. Run it without --check.")
-        self.given, self.folder = load_extra_vars(self._loader), Path(self.options["inventory"])
+    def __init__(self, options: Mapping[str, Any], given: Mapping[str, Any], sudo_password: str) -> None:
+        """`given` are the extra variables."""
+        self.options, self.given, self.sudo_password, self.folder = options, given, sudo_password, Path(options["folder"])
         self.known = self._known()
-        result.update(self._write() if self.options["machines"] else self._access())
-        return result
+
+    def run(self) -> dict[str, Any]:
+        """Return the machines and the answers, with the password of sudo; or write the inventory."""
+        return self._write() if self.options["machines"] else self._access()
 
     def _ask(self, variable: str, default: str = "", **more: Any) -> str:
         return login.ask(variable, self.known.get(variable, default), self.given.get(variable), **more)
@@ -83,8 +75,8 @@ class ActionModule(ActionBase):
         return {"changed": False, "machines": found, "variables": values, "password": password, "_ansible_no_log": bool(password)}
 
     def _password(self, names: str) -> str:
-        if not names or self._play_context.become_pass:
-            return str(self._play_context.become_pass or "")
+        if not names or self.sudo_password:
+            return self.sudo_password
         why = f"sudo on {names} asks for a password."
         return login.typed(f"\n{why} It is used in this run only.\nPassword for sudo (it is not shown):", f"{why} Add -K (--ask-become-pass).", private=True)
 

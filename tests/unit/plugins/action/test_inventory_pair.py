@@ -10,22 +10,17 @@ import pytest
 import yaml
 from ansible.errors import AnsibleActionFail, AnsiblePromptInterrupt, AnsiblePromptNoninteractive
 from ansible.utils.display import Display
-from ansible_collections.gb10.cluster.plugins.action import setup as plugin
+from ansible_collections.gb10.cluster.plugins.action import inventory as plugin
 from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles
 from ansible_collections.gb10.cluster.plugins.plugin_utils import setup_login
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
+from unit.fixtures.node_facts import cabled, facts
 
 FINGERPRINT = "SHA256:plhvoUvCXMV09zskKPOzZ4KTAE0rcWMnby3GXAMQATA"
 HOST_KEY = f"The authenticity of host 'x' can't be established.\nED25519 key fingerprint is {FINGERPRINT}.\nContinue (yes/no/[fingerprint])? "
 GIVEN = {"setup_head": "10.0.0.1", "setup_worker": "10.0.0.2", "setup_user": "nvidia", "gb10_profile": "b12x-fp8-1m", "gb10_model_store": "/srv/models"}
 PROFILES = {name: resolve(name, shipped_profiles(), {}) for name in ("b12x-fp8-1m", "fp8-1m")}
-NODE = {
-    "machine": {"arch": "aarch64", "product": "NVIDIA_DGX_Spark", "gb10": True},
-    "dgx": {"present": True, "name": "DGX Spark", "base": "7.2.3", "ota": ""},
-    "driver": {"loaded": "580"}, "kernel": {"release": "6.17", "reboot_required": False},
-    "fabric": {"management": {"interface": "enP7s7", "address": "10.0.0.1", "wireless": False}},
-    "disks": [{"path": "/srv/models", "device": "1:1", "free_gib": 100.0, "total_gib": 3666.0}],
-}  # fmt: skip
+NODE = facts(fabric={"management": {"interface": "enP7s7", "address": "10.0.0.1", "wireless": False}})
 
 
 class World:
@@ -43,12 +38,12 @@ class World:
         """Run the action with these extra variables and these answers on the terminal."""
         self.answers, self.prompts, self.private = list(answers), [], []
         self.lines.clear()
-        given = {"inventory": str(self.folder), "machines": None, "nodes": None, "fabrics": None, "profiles": PROFILES, "variables": None} | options
+        given = {"folder": str(self.folder), "machines": None, "nodes": None, "fabrics": None, "profiles": PROFILES, "variables": None} | options
         action = plugin.ActionModule.__new__(plugin.ActionModule)
         action._task = SimpleNamespace(check_mode=False)
         action._loader = extra or {}
         action._play_context = SimpleNamespace(become_pass=self.become_pass)
-        action.validate_argument_spec = lambda **_more: (None, given)
+        action.validate_argument_spec = lambda **_more: (None, {"pair": given})
         return action.run()
 
     @property
@@ -102,11 +97,13 @@ def test_from_nothing_by_answering(world: World) -> None:
     assert len(world.private) == 2
 
 
-def test_a_password_of_a_login_with_yes_in_its_name_is_not_shown(world: World) -> None:
+def test_the_password_of_a_login_is_not_shown_and_is_given_to_its_own_machine_only(world: World) -> None:
+    """Also of a login with yes in its name."""
     world.questions = {"10.0.0.1": ["reyes@10.0.0.1's password: ", HOST_KEY, "Please type 'yes', 'no' or the fingerprint: "]}
-    world.run("login-1", "maybe", "yes", extra=GIVEN)
-    assert len(world.private) == 1
-    assert "reyes" in world.private[0]
+    world.questions["10.0.0.2"] = ["reyes@10.0.0.2's password: "]
+    world.run("login-1", "maybe", "yes", "login-2", extra=GIVEN)
+    assert [each.partition("'")[0].split()[-1] for each in world.private] == ["reyes@10.0.0.1", "reyes@10.0.0.2"]
+    assert world.replies == [("10.0.0.1", "login-1"), ("10.0.0.1", "maybe"), ("10.0.0.1", "yes"), ("10.0.0.2", "login-2")]
 
 
 def test_with_all_answers_given_nothing_is_asked(world: World) -> None:
@@ -174,20 +171,6 @@ def test_a_password_of_sudo_names_the_machines_that_get_it(world: World) -> None
         world.run(extra=GIVEN)
 
 
-def test_the_password_of_a_login_is_given_to_its_own_machine_only(world: World) -> None:
-    world.questions = {address: [f"nvidia@{address}'s password: "] for address in ("10.0.0.1", "10.0.0.2")}
-    world.run("login-1", "login-2", extra=GIVEN)
-    assert world.replies == [("10.0.0.1", "login-1"), ("10.0.0.2", "login-2")]
-
-
-def fabric(last: int, foreign: bool = True) -> dict[str, Any]:
-    """Rails that NVIDIA Sync configured."""
-    rails = [{"netdev": f"r{net}", "carrier": True, "cage": 0, "ipv4": f"10.100.{net}.{last}", "prefix": 24} for net in (192, 193)]
-    addresses = {rail["netdev"]: [f"{rail['ipv4']}/24"] for rail in rails}
-    files = [{"path": "/etc/netplan/99-nvidia-sync-cluster.yaml", "writer": "NVIDIA Sync", "parsed": True, "addresses": addresses}]
-    return {"ports": rails, "rails": rails, "foreign": files if foreign else []}
-
-
 def machine(rank: int, **more: Any) -> dict[str, Any]:
     """One machine of the first step."""
     return {"name": f"spark-{rank}", "address": f"10.0.0.{rank}", "user": "nvidia", "asks": False} | more
@@ -197,7 +180,7 @@ def propose(world: World, *answers: str, foreign: bool = False, extra: dict[str,
     """Run the second step without a terminal."""
     world.interactive = bool(answers)
     given = {
-        "machines": [machine(1), machine(2)], "nodes": [NODE, NODE], "fabrics": [fabric(1, foreign), fabric(2, foreign)],
+        "machines": [machine(1), machine(2)], "nodes": [NODE, NODE], "fabrics": [cabled(last, foreign=foreign, nets=(192, 193)) for last in (1, 2)],
         "variables": {key: GIVEN[key] for key in ("gb10_profile", "gb10_model_store")} | {"ansible_user": "nvidia"},
     } | options  # fmt: skip
     return world.run(*answers, extra=extra, **given)
@@ -209,11 +192,11 @@ def written(world: World) -> tuple[dict[str, Any], dict[str, Any]]:
     return hosts, yaml.safe_load((world.folder / "group_vars/gb10.yml").read_text(encoding="utf-8"))
 
 
-def test_addresses_of_nvidia_sync_are_kept(world: World) -> None:
+def test_addresses_of_another_tool_are_kept(world: World) -> None:
     assert propose(world, foreign=True, extra={"roce_foreign_policy": "adopt"})["changed"]
     hosts, values = written(world)
-    assert (values["roce_foreign_policy"], values["gb10_fabric_cidrs"]) == ("adopt", ["10.100.192.0/24", "10.100.193.0/24"])
-    assert hosts["spark-2"]["gb10_fabric_addresses"] == ["10.100.192.2", "10.100.193.2"]
+    assert (values["roce_foreign_policy"], values["gb10_fabric_cidrs"]) == ("adopt", ["192.168.192.0/24", "192.168.193.0/24"])
+    assert hosts["spark-2"]["gb10_fabric_addresses"] == ["192.168.192.2", "192.168.193.2"]
     assert not propose(world, foreign=True, extra={"roce_foreign_policy": "adopt"})["changed"], world.screen
 
 

@@ -1,4 +1,4 @@
-"""The action checks_report: what the instance of a rank returns, prints and writes."""
+"""The steps preflight and doctor of the action serving_plan: what the instance of a rank returns, prints and writes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.action import checks_report as plugin
-from ansible_collections.gb10.cluster.plugins.plugin_utils import shown
+from ansible_collections.gb10.cluster.plugins.action import serving_plan as plugin
+from ansible_collections.gb10.cluster.plugins.plugin_utils import rank_checks, shown
 from unit.fixtures import node_facts
 
 GROUP: dict[str, Any] = {"name": "pair1", "size": 2, "rank": 0, "hosts": ["spark-1", "spark-2"]}
@@ -22,21 +22,21 @@ def facts(**more: Any) -> dict[str, Any]:
     return node_facts.facts(machine=machine, container="docker", **more)
 
 
-def call(host: str, nodes: dict[str, Any], limit: list[str] | None = None, **options: Any) -> dict[str, Any]:
+def call(host: str, nodes: dict[str, Any], limit: list[str] | None = None, step: str = "preflight", **options: Any) -> dict[str, Any]:
     """One instance, its arguments as given."""
-    needs = {name: options.pop(name, spec["default"]) for name, spec in plugin._NEEDS.items()}
-    register = dict.fromkeys(plugin._SPEC["register"]["options"]) | {"preflight": "node", "rank": "rank"}
-    defaults = {name: spec.get("default") for name, spec in plugin._SPEC.items()} | {"group": GROUP, "register": register, "needs": needs}
+    needs = {name: options.pop(name, spec["default"]) for name, spec in rank_checks.NEEDS.items()}
+    checks = {name: spec.get("default") for name, spec in rank_checks.SPEC.items()} | {"needs": needs} | options
+    given = dict.fromkeys(("profile", "infos", "labels")) | {"step": step, "group": GROUP, "enforce": True, "read": [], "checks": checks}
     action = plugin.ActionModule.__new__(plugin.ActionModule)
     action._task, action._loader = SimpleNamespace(check_mode=False), None
-    action.validate_argument_spec = lambda **_more: (None, defaults | options)
-    hostvars = {name: ({"node": value} if value is not None else {}) for name, value in nodes.items()}
+    action.validate_argument_spec = lambda **_more: (None, given)
+    hostvars = {name: ({rank_checks.FACTS: value} if value is not None else {}) for name, value in nodes.items()}
     return action.run(task_vars={"inventory_hostname": host, "hostvars": hostvars, "ansible_play_hosts_all": limit or list(GROUP["hosts"])})
 
 
 def test_the_page_of_the_doctor_names_the_node_that_is_lost_and_never_fails(screen: list[str]) -> None:
     nodes = {"spark-1": facts(), "spark-2": {"unreachable": True, "msg": "spark-2: sudo", "access": "sudo asks for a password (Missing sudo password)"}}
-    found = call("spark-1", nodes, doctor={"release": "", "bandwidth_not": "check mode measures nothing", "collective": {}})
+    found = call("spark-1", nodes, step="doctor", bandwidth_not="check mode measures nothing")
     assert (found["changed"], "failed" in found, screen) == (False, False, [])
     lost = next(each for each in found["report"]["findings"] if each["hosts"] == ["spark-2"])
     assert (lost["id"], lost["found"]) == ("sudo", "its facts could not be read: sudo asks for a password (Missing sudo password)")
@@ -87,14 +87,6 @@ def test_a_limited_run_checks_the_hosts_in_it() -> None:
     worker = call("spark-2", {"spark-1": None, "spark-2": facts()}, limit=["spark-2"])
     assert "failed" not in worker
     assert {each["reason"] for each in worker["not_checked"] if each["hosts"] == ["spark-1"]} == {"not in this run (--limit)"}
-
-
-def test_refuses_wrong_options_before_the_checks(screen: list[str]) -> None:
-    own = [{"component": "driver", "severity": "info", "matters": "x", "remedy": "y"}]
-    result = call("spark-1", {"spark-1": facts(), "spark-2": facts()}, known_versions=own)
-    assert result["failed"] is True
-    assert "preflight_known_versions[0]" in result["msg"]
-    assert screen == []
 
 
 def test_checks_the_known_versions_of_the_user() -> None:

@@ -1,7 +1,7 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A profile that is made of a recipe: image, engine, environment, model store. Pure.
+"""PRIVATE: a profile that is made of a recipe: image, engine, environment, model store. Controller only.
 
 A field that the profile does not have is named: with what to do if the owner has to do something, else in a list. Nothing is lost without its name.
 A secret is named, and its value is nowhere.
@@ -9,6 +9,7 @@ A secret is named, and its value is nowhere.
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 from collections.abc import Mapping
@@ -16,10 +17,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._core.redact import holds_secret, redact, without
-from ansible_collections.gb10.cluster.plugins.module_utils._profile import containers, values
+from ansible_collections.gb10.cluster.plugins.module_utils._profile import values
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.compose import FABRIC_ENV
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.containers import Around, Engine, items, mapping, pairs, text_of
-from ansible_collections.gb10.cluster.plugins.module_utils._profile.shell import RecipeError, arguments, is_flag, one_line, other_engine, program_of, unset
+from ansible_collections.gb10.cluster.plugins.plugin_utils import recipe_source as source
+from ansible_collections.gb10.cluster.plugins.plugin_utils.recipe_source import Around, Engine, RecipeError, items, mapping, pairs, program_of, text_of, unset
 
 DOCKER = "script with docker run"
 EUGR = "https://github.com/eugr/spark-vllm-docker"
@@ -33,16 +34,79 @@ ROLE_ENV = (
 )  # fmt: skip
 OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 # Keys that a rule takes, or names by itself.
-TAKEN = ("image", "command", "entrypoint", "environment", "env_file", "volumes", "shm_size", "mem_limit", "ulimits", "devices", "deploy")
+TAKEN = ("image", "command", "entrypoint", "environment", "env_file", "volumes", "shm_size", "mem_limit", "ulimits")
 RECIPE_KEYS = (
     "model", "runtime", "name", "description", "mods", "command", "container", "defaults", "env", "model_revision", "executor_config", "metadata", "min_nodes",
     "max_nodes", "cluster_only",
 )  # fmt: skip
 # Arguments that name a file or another model, which the user has to copy to the nodes.
-FILE_FLAGS = ("chat-template", "reasoning-parser-plugin", "tool-parser-plugin", "tokenizer", "hf-config-path", "lora-modules", "logits-processors")
+FILE_FLAGS = ("config", "chat-template", "reasoning-parser-plugin", "tool-parser-plugin", "tokenizer", "hf-config-path", "lora-modules", "logits-processors")
 FILE = re.compile(r"(?:/workspace/|/tmp/)\S*|[\w./~-]*\.(?:jinja2?|py|json|ya?ml|so|txt|patch|sh)")
-POOLING = re.compile(r"embed\w*|rerank\w*|score|classify|classification|reward|pooling|transcription")
-POOLING_NAME = re.compile(r"(?i)embed|rerank|colbert|colpali|(?:^|[-_])(?:bge|e5|gte)-")
+POOLING = re.compile(r"(?i)embed|rerank|pooling|classif|reward|score|transcription|colbert|colpali|(?:^|[-_/])(?:bge|e5|gte)-")
+
+
+# --- The words of an engine
+
+SHORT_FLAGS = {
+    "tp": "tensor-parallel-size", "pp": "pipeline-parallel-size", "dp": "data-parallel-size", "ep": "enable-expert-parallel", "cc": "compilation-config",
+    "sc": "speculative-config", "q": "quantization", "n": "nnodes", "r": "node-rank", "dcp": "decode-context-parallel-size", "ac": "attention-config",
+    "pcp": "prefill-context-parallel-size", "asc": "api-server-count", "dpl": "data-parallel-size-local", "dpr": "data-parallel-start-rank",
+}  # fmt: skip
+# Flags that never take a value, so what follows is not one.
+BARE = re.compile(r"(?:no-)?(?:enable|disable|async|trust|enforce|headless|language-model-only|skip-mm|calculate-kv)(?!.*-(?:size|config|backend))[\w-]*")
+
+
+def _is_flag(word: str) -> bool:
+    """Tell whether a word is the name of an argument and not a negative number."""
+    return bool(re.match(r"--[A-Za-z]|-[A-Za-z]", word))
+
+
+def _only_unset(word: str) -> list[str]:
+    """Return the names of the variables without a value that a word consists of; empty if it has anything else."""
+    return [name for name in unset(word) if not re.sub(r"\$\{[^{}]*\}", "", word)]
+
+
+def _value(text: str) -> Any:
+    """Return a JSON object as a mapping, and digits as a number. One with null stays a text: null in a profile removes a key."""
+    if text.startswith("{") and not re.search(r"[:,\[]\s*null\b", text):
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text
+    return int(text) if re.fullmatch(r"-?(?:0|[1-9]\d{0,17})", text) else text
+
+
+def arguments(words: list[str]) -> tuple[dict[str, Any], list[str], list[tuple[str, str]]]:
+    """Return the arguments by flag without dashes (one without a value is true), stray words, and (field, reason) of what is not an argument."""
+    args: dict[str, Any] = {}
+    stray: list[str] = []
+    left: list[tuple[str, str]] = []
+    index = 0
+    if "--" in words:
+        raise RecipeError("the command has the word --, after which nothing is an argument. Remove it")
+    while index < len(words):
+        word, index = words[index], index + 1
+        if not _is_flag(word):
+            names = _only_unset(word)
+            left += [(f"command: ${{{name}}}", "more arguments, which have no value here") for name in names]
+            stray += [] if names else [word]
+            continue
+        name, sign, value = word.lstrip("-").partition("=")
+        head, dot, tail = name.partition(".")
+        if not word.startswith("--") and head not in SHORT_FLAGS:
+            raise RecipeError(f"the argument -{name} is short, and its long form is not known here. Write it as --NAME")
+        head = (head if word.startswith("--") else SHORT_FLAGS[head]).replace("_", "-")
+        flag, given = head + dot + tail, [value] if sign else []
+        while not sign and index < len(words) and not _is_flag(words[index]) and (not BARE.fullmatch(flag) or words[index].lower() in ("true", "false")):
+            if given and _only_unset(words[index]):
+                break
+            given.append(words[index])
+            index += 1
+        args[flag] = True if not given else _value(given[0]) if len(given) == 1 else given
+    return args, stray, left
+
+
+# --- The profile
 
 
 def slug(text: str) -> str:
@@ -58,7 +122,7 @@ def need(where: str, text: str) -> str:
     return text
 
 
-def convert(data: Any, around: Around | None = None, service: str = "") -> Imported:
+def convert(data: Any, around: Around, service: str = "") -> Imported:
     """Return the profile that a recipe describes, not checked yet.
 
     :param data: the content of the recipe's YAML file, or anything else if it is the text of another file.
@@ -66,34 +130,38 @@ def convert(data: Any, around: Around | None = None, service: str = "") -> Impor
     :param service: the service or container, if it has several.
     :raises RecipeError: another format, another engine than vLLM, or something that is not data.
     """
-    around = around or Around()
-    if not isinstance(data, Mapping):
-        return _docker_run(around, service)
     pending: list[Any] = [data]  # aliases of YAML can make a small file large
     for each in pending:
         pending += each.values() if isinstance(each, Mapping) else each if isinstance(each, list) else ()
         if len(pending) > MOST_ENTRIES:
             raise RecipeError(f"it has more than {MOST_ENTRIES} entries")
-    kind = values.kind_of(data)
-    if kind == values.COMPOSE:
-        return _compose(data, around, service)
-    if data.get("include"):
+    kind = source.kind_of(data) if isinstance(data, Mapping) else DOCKER
+    if kind in (source.COMPOSE, DOCKER):
+        out = _service(kind, data, around, service)
+    elif not kind:
+        raise RecipeError("it has neither services (Docker Compose) nor model or command (sparkrun, eugr/spark-vllm-docker)")
+    elif data.get("include"):
         raise RecipeError(f"it is a change of the recipe {text_of(data['include'])}, which is not read. Import what `sparkrun export recipe` prints")
-    if kind:
-        return _recipe(data, kind, around)
-    raise RecipeError("it has neither services (Docker Compose) nor model or command (sparkrun, eugr/spark-vllm-docker)")
+    else:
+        out = _recipe(data, kind, around)
+    return out.closed()
 
 
 def _recipe(data: Mapping[str, Any], kind: str, around: Around) -> Imported:
     """Return the profile of a recipe of sparkrun or of eugr/spark-vllm-docker."""
-    model, defaults, runtime = text_of(data.get("model")), mapping(data, "defaults"), text_of(data.get("runtime"))
-    metadata, settings = dict(mapping(data, "metadata")), dict(mapping(data, "executor_config"))
+    model, defaults, runtime, metadata = text_of(data.get("model")), mapping(data, "defaults"), text_of(data.get("runtime")), mapping(data, "metadata")
     if runtime and "vllm" not in runtime:
-        raise RecipeError(f"runtime is {runtime!r} ({other_engine(runtime) or runtime}), and the collection serves vLLM only. Import a recipe for vLLM")
+        raise RecipeError(f"runtime is {runtime!r}, and the collection serves vLLM only. Import a recipe for vLLM")
+    box, used = source.recipe_box(data, around)
     name = text_of(data.get("name")) or model
-    out = Imported(kind, posixpath.basename(name), text_of(data.get("description") or metadata.pop("description", "") or name))
-    out.collect_secrets({**around.env, **mapping(data, "env"), **defaults})
-    out.set_image("container", text_of(data.get("container")))
+    out = Imported(kind, posixpath.basename(name), text_of(data.get("description") or metadata.get("description") or name))
+    engine = source.engine_of("engine", box, around, around.env)
+    served = text_of(defaults.get("served_model_name"))
+    if served and "eugr" not in kind and "--served-model-name" not in engine.words:
+        engine.words = [*engine.words, "--served-model-name", served]  # as sparkrun does
+        used.add("served_model_name")
+    out.collect_secrets(around.env, mapping(data, "env"), defaults)
+    out.take(engine, model)
     for index, each in enumerate(map(text_of, items(data.get("mods")))):
         folder, path = around.mod(each), each if each.startswith(("mods/", "@")) else f"mods/{each}"
         if folder:
@@ -101,89 +169,46 @@ def _recipe(data: Mapping[str, Any], kind: str, around: Around) -> Imported:
             continue
         lines = f"{{repository: {EUGR}, commit: THE 40 DIGITS OF ITS COMMIT, path: {path}}}"
         out.note(f"mods[{index}] {each}", f"import the recipe from a checkout of its repository, or add to image.mods: {lines}")
-    box, used = containers.recipe_box(data, around)
-    engine = containers.engine_of("engine", {"engine": box}, around, around.env)
-    engine.words = containers.with_defaults(engine.words, data, "eugr" in kind, used)
-    for key in defaults:
-        if out.hides(str(key), defaults[key]):
-            out.note(f"defaults.{key}", HIDDEN)
-        elif key not in used:
-            out.left.append(f"defaults.{key}")
-    out.set_environment("env", box["environment"])
-    out.list_script(engine)
-    out.set_engine(engine.words, model)
+    out.left += [f"defaults.{key}" for key in defaults if key not in used]
     if runtime == "vllm-ray":
         out.profile["engine"]["executor"] = "ray"
     if data.get("model_revision"):
         out.profile["model"]["revision"] = text_of(data["model_revision"])
-    out.set_size("executor_config.shm_size", "shm_size", settings.pop("shm_size", None))
-    out.set_size("executor_config.memory_limit", "memory", settings.pop("memory_limit", None))
-    if "entrypoint" in settings and not settings.pop("entrypoint"):
-        out.profile["engine"]["entrypoint"] = []
     ranks, most = out.profile["ranks"], values.human_int(data.get("max_nodes")) or 0
-    together = text_of(data.get("cluster_only")).lower() in ("true", "yes", "on", "1")
-    ranks["min"] = max(values.human_int(data.get("min_nodes")) or 1, 2 if together else 1, ranks["min"])
+    ranks["min"] = max(values.human_int(data.get("min_nodes")) or 1, ranks["min"])
     ranks.update({"max": most} if most > 1 else {})
-    out.set_store([])
-    out.list_env(around)
-    out.leave({**data, **settings, **metadata}, *RECIPE_KEYS)
-    return out.closed()
-
-
-def _compose(data: Mapping[str, Any], around: Around, wanted: str) -> Imported:
-    """Return the profile of a service of a Compose file."""
-    boxes = {str(name): containers.expanded(box, around.env) for name, box in mapping(data, "services").items() if isinstance(box, Mapping)}
-    out = _of_box(values.COMPOSE, text_of(data.get("name")) or around.folder, boxes, around, wanted)
-    out.leave({**data, **{f"volumes: {name}": name for name in mapping(data, "volumes")}}, "services", "volumes", "name")
-    out.list_env(around)
-    return out.closed()
-
-
-def _docker_run(around: Around, wanted: str) -> Imported:
-    """Return the profile of a script, or of a text, that starts a container."""
-    boxes, script, others, lines = containers.docker_runs(around.source, around.env)
-    out = _of_box(DOCKER, around.folder, boxes, replace(around, env={**around.env, **script.values}), wanted)
-    out.left += [f"command: {' '.join(words[:2])}" for words in others] + ([f"{lines} other lines of the text"] if lines else [])
-    out.list_env(around)
-    return out.closed()
-
-
-def _of_box(kind: str, project: str, boxes: Mapping[str, Mapping[str, Any]], around: Around, wanted: str) -> Imported:
-    """Return the profile of the container that runs vLLM."""
-    engine = containers.engine_of(containers.chosen(boxes, wanted), boxes, around)
-    box, image = engine.box, text_of(engine.box.get("image"))
-    out = Imported(kind, project if kind == values.COMPOSE and project and engine.name in ("vllm", "head") else engine.name, "")
-    for table in (around.env, engine.environment, engine.script.values):
-        out.collect_secrets(table)
-    if not image and box.get("build"):
-        image = f"{re.sub(r'[^a-z0-9_-]', '', project.lower()) or 'recipe'}-{engine.name}"
-        out.note("image", f"the service has build and no image: Compose names it {image}. Build it on each node by that name, or see build")
-    out.set_image("image", image)
-    if box.get("entrypoint") is not None:
-        out.profile["engine"]["entrypoint"] = []
-    if engine.shell and not engine.script.exported:
-        out.profile["engine"]["shell"] = engine.shell
-    out.set_environment("environment", engine.environment)
-    out.list_script(engine)
-    out.set_engine(engine.words, "", image, box.get("entrypoint") is not None)
-    model = out.profile["model"]["id"]
-    out.profile["summary"] = f"{model}, from the service {engine.name} of a Docker Compose file" if kind == values.COMPOSE else f"{model}, from docker run"
-    out.set_box(box)
-    out.set_store([_volume(index, each) for index, each in enumerate(items(box.get("volumes")))])
-    out.left += [f"services.{name}" for name in boxes if name != engine.name]
-    out.leave(box, *TAKEN, *out.profile["container"])
+    out.leave({**data, **metadata}, *RECIPE_KEYS)
+    out.leave(mapping(data, "executor_config"), "shm_size", "memory_limit", "entrypoint")
     return out
 
 
-def _volume(index: int, volume: Any) -> tuple[str, str, str]:
-    """Return (field, source, path in the container) of a volume."""
-    text = text_of(volume)
-    if isinstance(volume, Mapping) or ("=" in text and "," in text):  # --mount type=bind,source=/a,target=/b,readonly
-        parts = pairs(volume if isinstance(volume, Mapping) else text.split(","))
-        source, target = (next((text_of(parts[key]) for key in keys if parts.get(key)), "") for keys in (("source", "src"), ("target", "destination", "dst")))
+def _service(kind: str, data: Any, around: Around, wanted: str) -> Imported:
+    """Return the profile of a service of a Compose file, or of a container that a script starts."""
+    if kind == DOCKER:
+        boxes, script = source.docker_runs(around)
+        around, project, left = replace(around, env={**around.env, **script.values}), "", [f"command: {words[0]}" for words, _own in script.commands]
     else:
-        source, target = text.split(":")[:2] if ":" in text else ("", text)
-    return f"volumes[{index}]", source, target.rstrip("/") or "/"
+        boxes = {str(name): source.expanded(box, around.env) for name, box in mapping(data, "services").items() if isinstance(box, Mapping)}
+        project = text_of(data.get("name")) or around.folder.resolve().name
+        left = [str(key) for key in data if key not in ("services", "volumes", "name")]
+    engine = source.chosen(boxes, wanted, around)
+    name = engine.name
+    out = Imported(kind, project if project and name in ("vllm", "head") else name, "")
+    out.collect_secrets(around.env, engine.environment, engine.script.values)
+    if engine.shell and not engine.script.exported:
+        out.profile["engine"]["shell"] = engine.shell
+    out.take(engine)
+    model = out.profile["model"]["id"]
+    out.profile["summary"] = f"{model}, from the service {name} of a Docker Compose file" if kind == source.COMPOSE else f"{model}, from docker run"
+    out.left += [f"services.{each}" for each in boxes if each != name] + left
+    out.leave(engine.box, *TAKEN, *out.profile["container"])
+    return out
+
+
+def _volume(volume: Any) -> tuple[str, str]:
+    """Return the source and the path in the container of a volume."""
+    found, target = (volume.get("source"), volume.get("target")) if isinstance(volume, Mapping) else [*text_of(volume).split(":"), ""][:2]
+    return text_of(found), text_of(target or found).rstrip("/") or "/"
 
 
 @dataclass
@@ -199,7 +224,7 @@ class Imported:
     profile: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        line = one_line(self.summary)
+        line = " ".join(self.summary.split())
         self.name = slug(self.name)
         self.profile = {
             "summary": line if len(line) <= 200 else line[:197] + "...", "sources": [], "notes": ["Not run by the authors of gb10.cluster."], "deviations": [],
@@ -218,8 +243,8 @@ class Imported:
         """Return the profile without secrets."""
         known = {value for value in self.secrets if len(value) >= SHORTEST}
         self.profile = without(self.profile, known)
-        self.left = list(dict.fromkeys(redact(one_line(each), known) for each in self.left))
-        self.unmapped = [(redact(one_line(name), known), redact(one_line(text), known)) for name, text in dict(self.unmapped).items()]
+        self.left = list(dict.fromkeys(redact(" ".join(each.split()), known) for each in self.left))
+        self.unmapped = [(redact(" ".join(name.split()), known), redact(" ".join(text.split()), known)) for name, text in dict(self.unmapped).items()]
         return self
 
     def hides(self, key: str, value: Any) -> bool:
@@ -227,14 +252,46 @@ class Imported:
         text = text_of(value)
         return holds_secret(key, text or "x") or any(secret in text for secret in self.secrets if len(secret) >= SHORTEST)
 
-    def collect_secrets(self, table: Mapping[str, Any]) -> None:
-        """Remember the secrets of an environment, so that no other field carries them."""
-        self.secrets |= {text_of(value) for key, value in table.items() if value and holds_secret(str(key), value)}
+    def collect_secrets(self, *tables: Mapping[str, Any]) -> None:
+        """Remember the secrets of environments, so that no other field carries them."""
+        self.secrets |= {text_of(value) for table in tables for key, value in table.items() if value and holds_secret(str(key), value)}
 
-    def set_environment(self, source: str, table: Mapping[str, Any]) -> None:
+    def take(self, engine: Engine, model: str = "") -> None:
+        """Take a container and how it starts its engine."""
+        self._set_image(text_of(engine.box.get("image")))
+        if engine.box.get("entrypoint") is not None:
+            self.profile["engine"]["entrypoint"] = []
+        self._set_environment(engine.environment)
+        self._set_environment(engine.script.exported)
+        # The words of other commands can contain anything, so only the first is named.
+        for words in engine.others:
+            for key in words[1:] if words[0] == "unset" else ():
+                self.profile["env"].pop(key, None)
+            self.left.append(f"command: {slug(posixpath.basename(words[0])) or 'a command'}")
+        if "PATH" in self.profile["env"]:
+            self.note("env.PATH", "env.PATH replaces the PATH of the image, which is not known. Compare with the image")
+        if any(words[:2] == ["ray", "start"] for words in engine.others):
+            self.profile["engine"]["executor"] = "ray"
+        self._set_engine(engine.words, model)
+        self._set_box(engine.box)
+        self._set_store([(f"volumes[{at}]", *_volume(each)) for at, each in enumerate(items(engine.box.get("volumes")))])
+
+    def _set_image(self, text: str) -> None:
+        """Take the image. One with a slash in its name is in a registry, one without is built or loaded."""
+        reference, at, digest = need("image", text).partition("@")
+        if not reference:
+            raise RecipeError("the image is missing, expected its name. Add image: NAME to the service, or container: NAME to the recipe")
+        if "://" in text or "/" in digest:  # user:password@registry/name
+            raise RecipeError("image is an address, expected the name of an image without https:// and without a login")
+        self.profile["image"].update(reference=reference, **({"digest": digest} if at else {}), pull="/" in reference)
+        if "/" not in reference:
+            why = "no registry has it by this name: build or load it on each node, or write images/NAME/Dockerfile and set image.build: NAME"
+            self.note(f"image {reference}", why)
+
+    def _set_environment(self, table: Mapping[str, Any]) -> None:
         """Take an environment, but for secrets, for what the role decides and for what differs between the nodes."""
         for key, value in table.items():
-            where, text = f"{source}.{key}", text_of(value)
+            where, text = f"env.{key}", text_of(value)
             if self.hides(str(key), text):
                 self.note(where, HIDDEN)
             elif key in ROLE_ENV or (key in OFFLINE and text in ("", "0")) or (key == "NCCL_DEBUG" and text in ("WARN", "VERSION", "")):
@@ -248,76 +305,30 @@ class Imported:
             if key == "MASTER_PORT" and text.isdigit():
                 self.profile["engine"]["master_port"] = int(text)
 
-    def list_env(self, around: Around) -> None:
-        """List what of a .env is not in the profile."""
-        for key, value in around.env.items():
-            if self.hides(key, value):
-                self.note(f".env {key}", HIDDEN)
-            elif not (key in self.profile["env"] or re.search(rf"\$\{{?{re.escape(key)}\b", around.source)):  # it can be an env_file too
-                self.left.append(f".env {key}")
-
-    def list_script(self, engine: Engine) -> None:
-        """Take what a script does next to the engine's command. The words of other commands can contain anything, so only the first is named."""
-        self.profile["engine"]["executor"] = "ray" if any(words[:2] == ["ray", "start"] for words in engine.others) else "mp"
-        self.set_environment("command: export", engine.script.exported)
-        for words in engine.others:
-            for key in words[1:] if words[0] == "unset" else ():
-                self.profile["env"].pop(key, None)
-            self.left.append(f"command: {slug(posixpath.basename(words[0])) or 'a command'}")
-        if "PATH" in self.profile["env"]:
-            self.note("command: export.PATH", "env.PATH replaces the PATH of the image, which is not known. Compare with the image")
-
-    def set_image(self, source: str, text: str) -> None:
-        """Take the image. One with a slash in its name is in a registry, one without is built or loaded."""
-        reference, at, digest = need(source, text).partition("@")
-        if not reference:
-            raise RecipeError(f"{source} is missing, expected the name of an image")
-        if "://" in text or "/" in digest:  # user:password@registry/name
-            raise RecipeError(f"{source} is an address, expected the name of an image without https:// and without a login")
-        self.profile["image"].update(reference=reference, **({"digest": digest} if at else {}), pull="/" in reference)
-        if "/" not in reference:
-            why = "no registry has it by this name: build or load it on each node, or write images/NAME/Dockerfile and set image.build: NAME"
-            self.note(f"{source} {reference}", why)
-
-    def set_size(self, source: str, key: str, value: Any) -> None:
-        """Set a size of the container, if it is one."""
-        if re.fullmatch(values.SIZE, text_of(value)):
-            self.profile["container"][key] = text_of(value)
-        elif value is not None:
-            self.note(source, f"its value is not a size that container.{key} takes, such as 16g")
-
-    def set_box(self, box: Mapping[str, Any]) -> None:
+    def _set_box(self, box: Mapping[str, Any]) -> None:
         """Take the container's limits."""
-        deploy = mapping(box, "deploy")
-        limits = mapping(mapping(deploy, "resources"), "limits")
-        self.set_size("shm_size", "shm_size", box.get("shm_size"))
-        self.set_size("mem_limit", "memory", box.get("mem_limit", limits.get("memory")))
-        self.left += [f"deploy.{key}" for key in deploy if key != "resources"] + [f"deploy.resources.limits.{key}" for key in limits if key != "memory"]
+        container, limits = self.profile["container"], mapping(mapping(mapping(box, "deploy"), "resources"), "limits")
+        for where, key, value in (("shm_size", "shm_size", box.get("shm_size")), ("mem_limit", "memory", box.get("mem_limit") or limits.get("memory"))):
+            if re.fullmatch(values.SIZE, text_of(value)):
+                container[key] = text_of(value)
+            elif value is not None:
+                self.note(where, f"its value is not a size that container.{key} takes, such as 16g")
         if re.fullmatch(r"\d+(?:ms|s|m)", text_of(box.get("stop_grace_period"))):
-            self.profile["container"]["stop_grace_period"] = text_of(box["stop_grace_period"])
+            container["stop_grace_period"] = text_of(box["stop_grace_period"])
         for key, value in pairs(box.get("ulimits")).items():
             limit = text_of(value.get("soft") if isinstance(value, Mapping) else value).partition(":")[0]
             if key in ("memlock", "stack", "nofile") and re.fullmatch(r"-1|\d+", limit):
-                self.profile["container"][key] = int(limit)
+                container[key] = int(limit)
             else:
                 self.left.append(f"ulimits.{key}")
-        self.left += [f"devices: {text_of(device)}" for device in items(box.get("devices"))]
 
-    def set_engine(self, words: list[str], model: str = "", image: str = "", own_entrypoint: bool = False) -> None:
+    def _set_engine(self, words: list[str], model: str) -> None:
         """Split the engine's command into the keys of a profile."""
-        engine, at, of_vllm = self.profile["engine"], program_of(words), "vllm" in image and not own_entrypoint
-        at = at or int(words[:1] == ["serve"] and of_vllm)
-        if not at and not (of_vllm and words and (words[0].startswith("-") or re.fullmatch(r"[\w.-]+/[\w.-]+|/[\w./-]+", words[0]))):
-            other = other_engine(" ".join(words[:3]), image)
-            first = f"it starts {other or words[0]}" if words else "it is empty"
-            raise RecipeError(f"the command does not start vLLM, {first}, expected 'vllm serve MODEL' with arguments. The collection serves vLLM only")
+        engine, at = self.profile["engine"], program_of(words) or int(words[:1] == ["serve"])
         rest = words[at:]
-        operator = next((word for word in rest if word in ("&&", "||", ";", "|", ">", "&")), "")
-        if operator:
-            raise RecipeError(f"the command has {operator} without a shell, which would be an argument of vLLM. Write it as a list: [bash, -c, COMMAND]")
         if words[:at] != ["vllm", "serve"]:
             engine["command"] = words[:at]
-        positional = rest.pop(0) if rest and not is_flag(rest[0]) else ""
+        positional = rest.pop(0) if rest and not _is_flag(rest[0]) else ""
         args, stray, left = arguments(rest)
         self.unmapped += left
         if stray and not positional:
@@ -331,9 +342,9 @@ class Imported:
             engine["positional_model"] = False
         name = model if model and not model.startswith("/") else posixpath.basename(path.rstrip("/")) if path.startswith("/") else path
         self.profile["model"].update(id=name, path=path)
-        pools = next((f"--{flag} {text_of(args[flag])}" for flag in ("task", "runner", "convert") if POOLING.fullmatch(text_of(args.get(flag)))), "")
-        if pools or any("pooler" in flag for flag in args) or POOLING_NAME.search(posixpath.basename(name)):
-            raise RecipeError(f"{pools or name} is for pooling (embeddings, rerankers) or speech, and the collection serves models that generate text")
+        pools = next((text for text in (name, *(text_of(args.get(flag)) for flag in ("task", "runner", "convert"))) if POOLING.search(text)), "")
+        if pools:
+            raise RecipeError(f"{pools} is for pooling (embeddings, rerankers) or speech, and the collection serves models that generate text")
         for flag, value in args.items():
             self._set_argument(flag, value)
         self._set_ranks(args)
@@ -352,10 +363,6 @@ class Imported:
             engine["args"].update({flag: values.PLACEHOLDERS[flag]} if flag not in ("download-dir", "master-port") else {})
             return
         need(where, text)
-        if flag == "config":
-            raise RecipeError(f"--config {text} has arguments in another file, which is not read. Write them into the command")
-        if flag in ("port", "master-port") and not isinstance(value, int):
-            raise RecipeError(f"{where} is {text!r}, expected a port")
         if flag == "revision":
             self.profile["model"]["revision"] = text
             return
@@ -380,7 +387,7 @@ class Imported:
             self.note(f"--tensor-parallel-size {tensor}", ONE_NODE)
         self.profile["ranks"]["min"] = max(2, tensor * pipeline, values.human_int(args.get("nnodes", 1)) or 1)
 
-    def set_store(self, volumes: list[tuple[str, str, str]]) -> None:
+    def _set_store(self, volumes: list[tuple[str, str, str]]) -> None:
         """Mount the model store read-only where the recipe mounts its models, and the compile caches apart.
 
         :param volumes: (field, source, path in the container) of each mount.
@@ -404,8 +411,8 @@ class Imported:
         for key in ("model", "drafter") if home == "/" else ():  # a folder at the top, such as /model
             top = self.profile.get(key, {}).get("path", "").rstrip("/")
             if top.startswith("/"):
-                source = next((source for _where, source, target in volumes if target == top and not unset(source)), top)
-                self.profile[key]["relative_path"] = posixpath.basename(source.rstrip("/"))
+                folder = next((each for _where, each, target in volumes if target == top and not unset(each)), top)
+                self.profile[key]["relative_path"] = posixpath.basename(folder.rstrip("/"))
                 own.append(f"{STORE}/{self.profile[key]['relative_path']}:{top}:ro")
         box.update(volumes=[*own, f"{on_node}:{cache}"], cache_dirs=[on_node])
         keys = ["container.volumes", "container.cache_dirs", *(f"env.{key}" for key in env if key not in given), "gate.transport"]
@@ -415,19 +422,16 @@ class Imported:
             self._set_volume(*volume, home, cache, models)
         self._list_files([volume.split(":")[1] for volume in box["volumes"][1:]])
 
-    def _set_volume(self, where: str, source: str, target: str, home: str, cache: str, models: list[str]) -> None:
-        box, tables = self.profile["container"], (self.profile["engine"]["args"], self.profile["env"])
+    def _set_volume(self, where: str, on_node: str, target: str, home: str, cache: str, models: list[str]) -> None:
+        box = self.profile["container"]
         if target in (home, cache, *(each.rstrip("/") for each in models)) or home.startswith(target.rstrip("/") + "/"):
             self.left.append(f"{where} {target}")  # the model store, or the compile caches in it
         elif re.search(r"cache|/\.triton|/\.nv\b|flashinfer|tilelang|inductor", target) and not target.startswith(home + "/"):
             folder = f"{STORE}/{slug(target)}"
             box["volumes"].append(f"{folder}:{target}")
             box["cache_dirs"].append(folder)
-        elif source.startswith("/") and not unset(source) and any(target in text_of(each) for table in tables for each in table.values()):
-            box["volumes"].append(f"{source}:{target}:ro")
-            self.note(f"{where} {target}", f"it is mounted read-only, and {source} must be on each node")
         else:
-            self.note(f"{where} {target}", f"the nodes do not have {source}: bring it into the image, or copy it and add it to container.volumes")
+            self.note(f"{where} {target}", f"the nodes do not have {on_node}, so bring it into the image, or copy it and add it to container.volumes")
 
     def _list_files(self, mounted: list[str]) -> None:
         """List the files and models that the engine needs and the profile does not bring."""
