@@ -29,6 +29,7 @@ PROPERTIES = "LoadState,ActiveState,MainPID,InvocationID"
 MARKER = "# Managed by gb10.cluster (role docker)"
 HEADER = f"{MARKER}. Set docker_state: absent to remove this file."
 DROP_IN = "/etc/systemd/system/docker.service.d/60-gb10-cluster.conf"
+EARLIER_LIMITS = "/etc/security/limits.d/60-gb10-cluster.conf"  # of an earlier version; the undo removes it
 SERVING_LABEL = "gb10.cluster.group"  # of the containers of a serving group, which prevent a restart of the daemon
 COMPOSE_MINIMUM = "2.18"  # the oldest supported version of the compose plugin
 CDI_UNITS = ("nvidia-cdi-refresh.path", "nvidia-cdi-refresh.service")
@@ -357,6 +358,7 @@ class Setup:
             left.append(f"{DAEMON_JSON} was changed since the first run, so it stays")
         pending, restart, message = self.decide(merged.text != before or MARKER in (self.node.read(DROP_IN) or ""))
         self.write_daemon_json(merged)
+        self.edit.remove_own(EARLIER_LIMITS)
         if not self.edit.remove_own(DROP_IN) and self.node.exists(DROP_IN):
             left.append(f"{DROP_IN} is not managed by gb10.cluster, so it stays")
         self.edit.remove_empty_folder(os.path.dirname(DROP_IN))
@@ -365,7 +367,7 @@ class Setup:
         self.settings.set_units({})
         if restart:
             self.start("restart")
-        self.settings.save(daemon=None, pending={"invocation": self.engine.invocation} if pending and not restart else None)
+        self.settings.save(daemon=None, installed=None, pending={"invocation": self.engine.invocation} if pending and not restart else None)
         return self.result([*([message] if message else []), *left], [])
 
     def run(self) -> dict[str, Any]:

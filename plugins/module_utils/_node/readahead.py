@@ -10,6 +10,7 @@ its own device, so all devices of a chain are set: the mapper, the array, the di
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,6 +21,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils._node.settings import
 
 RULE = "/etc/udev/rules.d/61-gb10-readahead.rules"  # udev notices new files by itself
 HEADER = f"{MARKER} (role readahead). Set readahead_state: absent to remove this file."
+#: What stays at a boot, where kernel names may change; udev knows it before our rule. The UUID of an array comes after it.
+IDENTITIES = ("ID_SERIAL", "ID_WWN", "DM_UUID")
 RESTORE_UNIT = "gb10-readahead-restore"
 GUARD_UNIT = "gb10-page-cache-guard"
 GUARD_RECEIPT = "/var/lib/gb10-cluster/page-cache-guard.json"
@@ -28,10 +31,10 @@ LOAD_SECONDS = 2700  # a first boot takes up to 36 minutes
 _PLAN = ("load_kb", "steady_kb", "guard", "guard_floor_gib")
 
 
-def render_rule(devices: Sequence[str], kb: int) -> str:
-    """Return the udev rule, by kernel name."""
+def render_rule(matches: Sequence[str], kb: int) -> str:
+    """Return the udev rule; see `Readahead.udev_match`."""
     head = 'ACTION=="add|change", SUBSYSTEM=="block", ENV{DEVTYPE}=="disk"'
-    return "\n".join([HEADER, *(f'{head}, KERNEL=="{name}", ATTR{{queue/read_ahead_kb}}="{kb}"' for name in devices)]) + "\n"
+    return "\n".join([HEADER, *(f'{head}, {match}, ATTR{{queue/read_ahead_kb}}="{kb}"' for match in dict.fromkeys(matches))]) + "\n"
 
 
 def sysfs_path(device: str) -> str:
@@ -107,6 +110,16 @@ class Readahead:
             self.notes.append(f"{path} is on {kind} ({source.strip()}), which does not have a read-ahead of its own")
         return found
 
+    def udev_match(self, device: str) -> str:
+        """Return how a udev rule finds a device at each boot: by its identity, else by its kernel name.
+
+        A disk writes its serial number itself, so one with other characters, such as quotes or those of a pattern, is not used.
+        """
+        _rc, out, _err = self.node.run(["udevadm", "info", "--query=property", f"--path=/sys/block/{device}"])
+        known = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
+        usable = [f'ENV{{{key}}}=="{known[key]}"' for key in IDENTITIES if re.fullmatch(r"[\w.:+-]+", known.get(key, ""), re.ASCII)]
+        return (*usable, f'KERNEL=="{device}"')[0]
+
     def write_live(self, values: Mapping[str, int]) -> None:
         """Write the live read-ahead of the devices that still exist."""
         wanted = {sysfs_path(name): str(kb) for name, kb in sorted(values.items())}
@@ -129,7 +142,8 @@ class Readahead:
         values = {sysfs_path(name): str(int(settings["steady_kb"])) for name in devices}
         if self.active(f"{RESTORE_UNIT}.timer"):
             values = self.settings.live(values)
-        wanted = Wanted({RULE: render_rule(devices, int(settings["steady_kb"])) if devices else None}, values)
+        matches = [self.udev_match(name) for name in devices]
+        wanted = Wanted({RULE: render_rule(matches, int(settings["steady_kb"])) if devices else None}, values)
         self.settings.check(wanted)
         self.settings.save(plan={"devices": devices, **{key: settings[key] for key in _PLAN}})
         self.settings.apply(wanted)

@@ -169,6 +169,17 @@ def test_undo_waits_for_a_serving_container(machine: Machine) -> None:
     assert RESTART not in machine.commands
 
 
+def test_undo_restores_what_an_earlier_version_wrote(machine: Machine) -> None:
+    before, original = machine.etc(), machine.get(DAEMON_JSON)
+    ours = json.dumps({"runtimes": {}, "default-ulimits": {"stack": {"Name": "stack", "Hard": 67108864, "Soft": 67108864}}, "live-restore": True})
+    machine.put(DAEMON_JSON, ours)
+    machine.put(docker_setup.EARLIER_LIMITS, f"{docker_setup.HEADER}\nroot soft memlock unlimited\n")
+    machine.put("/var/lib/gb10-cluster/docker.json", json.dumps({"daemon": {"original": original, "ours": ours}, "installed": ["docker.io"]}))
+    machine.docker("absent")
+    assert machine.etc() == before
+    assert not (machine.root / "var/lib/gb10-cluster").exists()
+
+
 # --- Limits, versions and packages, and the decision to restart.
 
 NONE = Engine(False, False, 0, "", (), None, None, None)

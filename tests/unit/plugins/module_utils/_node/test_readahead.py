@@ -15,14 +15,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._node.readahead impor
 from unit.fixtures.host.tree import Tree
 
 
-def test_the_rule_names_disks_by_their_kernel_name() -> None:
-    rule = readahead.render_rule(["dm-0", "nvme0n1"], 128)
-    assert rule.startswith("# Managed by gb10.cluster")
-    assert [line.split(", ")[3:] for line in rule.splitlines()[1:]] == [
-        [f'KERNEL=="{name}"', 'ATTR{queue/read_ahead_kb}="128"'] for name in ("dm-0", "nvme0n1")
-    ]  # fmt: skip
-
-
 def test_the_restore_command_works_without_a_device_that_was_removed(tmp_path: Path) -> None:
     line = readahead.restore_command({"nvme0n1": 128, "gone": 128}, 60)[-1].replace("/sys/block", str(tmp_path))
     (tmp_path / "nvme0n1/queue").mkdir(parents=True)
@@ -45,6 +37,7 @@ class Machine(Tree):
         super().__init__(root)
         self.running: dict[str, list[str]] = {}
         self.refuse = ""
+        self.udev = ""  # what udev knows of nvme1n1
         self.put("/proc/meminfo", "MemTotal: 127600000 kB\nMemFree: 119000000 kB\n")
         self.mounted = "xfs    /dev/mapper/vg-m"  # below /srv, where the model store will be
         (root / "srv").mkdir()
@@ -70,6 +63,8 @@ class Machine(Tree):
             return 0, "", ""
         if argv[0] == "findmnt":
             return 0, f"{self.mounted}\n" if argv[-1] == "/srv" else "ext4 /dev/nvme0n1p2\n", ""
+        if argv[0] == "udevadm":
+            return (0, self.udev, "") if argv[-1] == "--path=/sys/block/nvme1n1" else (1, "", "Unknown device")
         if argv[0] == "lsblk":
             return (0, "dm-0\nnvme1n1p1\nnvme1n1\n", "") if argv[-1] == "/dev/mapper/vg-m" else (32, "", "lsblk: not a block device")
         return 127, "", "command not found"
@@ -100,6 +95,26 @@ def test_sets_repeats_nothing_and_restores_everything(machine: Machine) -> None:
     assert not (machine.root / readahead.RULE[1:]).exists()
     assert not (machine.root / "var/lib/gb10-cluster").exists()
     assert machine.readahead(state="absent")["changed"] is False
+
+
+@pytest.mark.parametrize(
+    ("known", "match"),
+    [
+        ("DEVNAME=/dev/nvme1n1\nID_WWN=eui.0025\nID_SERIAL=Samsung_S6-1_1\n", 'ENV{ID_SERIAL}=="Samsung_S6-1_1"'),
+        ("ID_WWN=eui.0025\nID_SERIAL=\n", 'ENV{ID_WWN}=="eui.0025"'),
+        ("DM_NAME=vg-m\nDM_UUID=LVM-aB1\n", 'ENV{DM_UUID}=="LVM-aB1"'),
+        ('ID_SERIAL=x", RUN+="/bin/sh\n', 'KERNEL=="nvme1n1"'),
+        ("ID_SERIAL=*\nID_WWN=a|b\n", 'KERNEL=="nvme1n1"'),
+        ("DEVNAME=/dev/nvme1n1\n", 'KERNEL=="nvme1n1"'),
+    ],
+    ids=["serial", "wwn", "mapper", "quotes", "pattern", "none"],
+)
+def test_the_rule_matches_a_disk_by_what_stays_at_a_boot(machine: Machine, known: str, match: str) -> None:
+    machine.udev = known
+    machine.readahead()
+    header, *lines = machine.get(readahead.RULE).splitlines()
+    assert header.startswith("# Managed by gb10.cluster")
+    assert [line.split(", ", 3)[3] for line in lines] == [f'{each}, ATTR{{queue/read_ahead_kb}}="256"' for each in ('KERNEL=="dm-0"', match)]
 
 
 def test_load_and_steady(machine: Machine) -> None:
