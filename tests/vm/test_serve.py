@@ -50,14 +50,14 @@ def lab(vmlab: VmLab) -> VmLab:
         converged(vmlab)
     vmlab.docker_answers()
     packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:xz") as archive:
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         archive.add(STUB, "engine", filter=lambda info: None if "__pycache__" in info.name else info)
     program = base64.b64encode(packed.getvalue()).decode()
     for node in vmlab.nodes:
         # A busy machine finds the disk after the boot has given it up, and what is written until then is hidden in the next boot.
         vmlab.on(node, "mountpoint -q /srv/models || mount /srv/models")
         vmlab.on(node, f"mkdir -p {MODEL}/control; echo 20 >{MODEL}/control/seconds; echo '{{}}' >{MODEL}/config.json")
-        vmlab.on(node, f"cd {MODEL}; printf %b {shlex.quote(LAUNCHER)} >vllm; base64 -d <<'END' | tar -xJ --no-same-owner\n{program}\nEND")
+        vmlab.on(node, f"cd {MODEL}; printf %b {shlex.quote(LAUNCHER)} >vllm; base64 -d <<'END' | tar -xz --no-same-owner\n{program}\nEND")
     run = vmlab.play("playbooks/site.yml", "--tags", "vllm_tp2", variables=yaml.safe_load(VARIABLES.read_text(encoding="utf-8")))
     assert run.rc == 0, run.stdout[-4000:]
     return vmlab
