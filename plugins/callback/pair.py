@@ -97,7 +97,7 @@ def quietly(method: Callable[..., None], name: str = "") -> Callable[..., None]:
 @functools.cache
 def load_plugins() -> None:
     """Load plugins before Ansible forks. Otherwise, each task loads and compiles all of them: 28 % of the CPU time of a second run."""
-    filter_loader.get("gb10.cluster.render_rank")
+    filter_loader.get("gb10.cluster.kv_pool_plan")
     test_loader.get("ansible.builtin.defined")
     lookup_loader.get("gb10.cluster.serving_group", class_only=True)
     lookup_loader.get("gb10.cluster.setting", class_only=True)

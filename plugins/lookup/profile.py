@@ -45,7 +45,7 @@ options:
     vars:
       - name: gb10_profiles_directory
 seealso:
-  - plugin: gb10.cluster.render_rank
+  - plugin: gb10.cluster.kv_pool_plan
     plugin_type: filter
 """
 
