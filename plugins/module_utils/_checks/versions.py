@@ -189,7 +189,7 @@ def known_match(facts: Facts, entry: Mapping[str, Any], image: str = "") -> str:
     if entry.get("match"):
         matches = begins(version, str(entry["match"]))
     else:
-        limit, line = numbers(str(entry["below"])), str(entry.get("line") or "")
+        limit, line = numbers(str(entry.get("below") or "")), str(entry.get("line") or "")
         matches = numbers(version)[: len(limit)] < limit and (not line or begins(version, line))
     others = (entry.get("also") or {}).items()
     return version if matches and all(begins(_version_of(facts, str(name), image), str(start)) for name, start in others) else ""

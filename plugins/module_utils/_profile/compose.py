@@ -11,6 +11,7 @@ the rank's own NODE_RANK, HEADLESS, MASTER_ADDR, MASTER_PORT, VLLM_HOST_IP; and 
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -185,8 +186,12 @@ def _ray_script(profile: Mapping[str, Any], rank: Mapping[str, Any], argv: Seque
 
 def _ulimits(box: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, dict[str, int]]:
     limits = {"memlock": options.get("memlock", box["memlock"]), "stack": options.get("stack", box["stack"]), "nofile": box["nofile"]}
-    numbers = {key: -1 if value in ("unlimited", "infinity") else int(value) for key, value in limits.items() if value is not None}
-    return {key: {"soft": value, "hard": value} for key, value in numbers.items()}
+    for key, value in limits.items():
+        if value in ("unlimited", "infinity"):
+            limits[key] = -1
+        elif value is not None and not re.fullmatch(r"-1|\d+", str(value)):
+            raise ServingError(f"{key} is {value!r}, expected a number of bytes, -1 or unlimited")
+    return {key: {"soft": int(value), "hard": int(value)} for key, value in limits.items() if value is not None}
 
 
 def _cache_key(profile: Mapping[str, Any], rank: Mapping[str, Any], options: Mapping[str, Any]) -> str:

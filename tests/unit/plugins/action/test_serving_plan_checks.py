@@ -94,6 +94,8 @@ def test_checks_the_known_versions_of_the_user() -> None:
     head = call("spark-1", {"spark-1": facts(), "spark-2": facts()}, known_versions=own)
     assert "error known_bad_driver (spark-1, spark-2)" in head["msg"]
     assert "Why it matters: it hurts here." in head["msg"]
+    without = call("spark-1", {"spark-1": facts(), "spark-2": facts()}, known_versions=[{**own[0], "match": ""}])
+    assert "known_bad_driver" not in without["msg"], "an entry without a version matches nothing"
 
 
 def test_a_report_that_cannot_be_written_fails(tmp_path: Path) -> None:

@@ -291,6 +291,7 @@ def test_container_options_of_the_profile() -> None:
     [
         ({"rank": 0, "size": 1}, {}, "made for 2 or more ranks, but the serving group has 1: add hosts to the group or choose"),
         (None, {"model_store": None}, "set gb10_model_store"),
+        (None, {"memlock": "8M"}, "memlock is '8M', expected a number of bytes, -1 or unlimited"),
         (None, {"extra_env": {"HF_TOKEN": "k"}}, "set it in vllm_tp2_secret_env"),
     ],
 )
