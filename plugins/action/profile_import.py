@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from ansible import constants as C  # noqa: N812  its usual name
 from ansible import context
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
@@ -21,7 +22,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._core.redact import r
 from ansible_collections.gb10.cluster.plugins.module_utils._core.text import printable
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import default_of
 from ansible_collections.gb10.cluster.plugins.plugin_utils.compose_yaml import compose_yaml
-from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_run import own_playbooks
+from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_run import DEFAULT_SOURCES, own_playbooks
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_schema import ProfileError
 from ansible_collections.gb10.cluster.plugins.plugin_utils.recipe_profile import MOST_ENTRIES, Imported, convert
@@ -96,9 +97,11 @@ def sentence(error: Exception, secrets: set[str]) -> str:
 
 
 def next_command(name: str, directory: Path) -> str:
-    """Return the command that validates the profile."""
+    """Return the command that validates the profile, with the inventories of this command line."""
     playbook = str(context.CLIARGS["args"][0]) if own_playbooks() else "playbooks/import.yml"
-    words = ["ansible-playbook", re.sub(r"import(?=(\.yml)?$)", "validate", playbook), "-e", f"gb10_profile={name}"]
+    sources = [str(each) for each in context.CLIARGS.get("inventory") or () if str(each) not in (*DEFAULT_SOURCES, *C.DEFAULT_HOST_LIST)]
+    words = ["ansible-playbook", re.sub(r"import(?=(\.yml)?$)", "validate", playbook), *(word for each in sources for word in ("-i", each))]
+    words += ["-e", f"gb10_profile={name}"]
     return shlex.join(words + ([] if directory == Path(default_of("gb10_profiles_directory")) else ["-e", f"gb10_profiles_directory={directory}"]))
 
 
