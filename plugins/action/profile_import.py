@@ -92,8 +92,9 @@ def imported(recipe: Path, env_file: str, service: str, secrets: set[str]) -> Im
 
 
 def sentence(error: Exception, secrets: set[str]) -> str:
-    """Return the text of an error without secrets. A shell and `=` can split one into words."""
-    return redact(str(error), {part for value in secrets for part in (value, *re.split(r"[\s=]+", value))})
+    """Return the text of an error without secrets and with short words. A shell and `=` can split a secret into words."""
+    text = redact(str(error), {part for value in secrets for part in (value, *re.split(r"[\s=]+", value))})
+    return re.sub(r"(\S{60})\S{140,}", r"\1...", text)
 
 
 def next_command(name: str, directory: Path) -> str:

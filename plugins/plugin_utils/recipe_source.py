@@ -209,7 +209,7 @@ class Script:
             kind = str(part.lastgroup)
             piece = part[kind]
             if kind == "refused":
-                refuse(text, part.start(), f"{piece if len(piece) <= 60 else piece[0]}, which is computed or not closed")
+                refuse(text, part.start(), f"{piece}, which is computed or not closed")
             elif kind in ("single", "escaped", "plain"):
                 self._word = (self._word or "") + piece
             elif kind == "double":
