@@ -196,9 +196,11 @@ A file that ends in `.yml` or `.yaml` is a recipe or a Compose file, any other o
 | `NCCL_IB_HCA`, `NODE_RANK`, `restart`, `privileged`, hooks, other services, ... | one line of names: the role sets them, or a profile has no such key |
 
 - The run prints the file, these lines, and the command that validates the profile. The notes of the profile have the same lines.
+- That command needs an inventory: `inventories/mine`, or the `-i` that you gave to `import.yml`, which it repeats.
 - No field is lost: what no rule knows is named. Secrets are named without their values.
 - A recipe for one node becomes a profile for two, and the report has a line for it.
 - The profile is compared with the schema, and nothing is written if it is not valid. `validate.yml` checks the rest, such as its memory.
+- Of the files that a recipe names, only those below its folder are read, and mods of its checkout. A link that leads out is not followed.
 - A Compose file sees only its `.env`, not the environment of the controller. An argument without a value is an error.
 - A command that decides or computes something is an error that names the construct and its line: a condition, a loop, an array, arithmetic, a function,
   a here-document, a command substitution. Run it once with `set -x`, or `docker compose config` for variables of Compose, and import what it prints.

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from ansible import constants as C  # noqa: N812  its usual name
 from ansible import context
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
@@ -21,15 +22,16 @@ from ansible_collections.gb10.cluster.plugins.module_utils._core.redact import r
 from ansible_collections.gb10.cluster.plugins.module_utils._core.text import printable
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import default_of
 from ansible_collections.gb10.cluster.plugins.plugin_utils.compose_yaml import compose_yaml
-from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_run import own_playbooks
+from ansible_collections.gb10.cluster.plugins.plugin_utils.inventory_run import DEFAULT_SOURCES, own_playbooks
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_schema import ProfileError
-from ansible_collections.gb10.cluster.plugins.plugin_utils.recipe_profile import Imported, convert
+from ansible_collections.gb10.cluster.plugins.plugin_utils.recipe_profile import MOST_ENTRIES, Imported, convert
 from ansible_collections.gb10.cluster.plugins.plugin_utils.recipe_source import Around, RecipeError, env_values
 from ansible_collections.gb10.cluster.plugins.plugin_utils.safe_yaml import SafeLoader
 
 LONGEST = 1 << 20  # bytes of a recipe
-SOURCED = re.compile(r"(?m)(?:^|[;&])\s*(?:source|\.)\s+\S*\.env\b")  # a script that reads the .env next to it, as Compose does
+DEEPEST = 50  # lists and tables in each other
+SOURCED = re.compile(r"(?m)(?:^|[;&])[ \t]*(?:source|\.)[ \t]+\S*\.env\b")  # a script that reads the .env next to it, as Compose does
 EXPECTED = "expected a recipe of sparkrun or eugr/spark-vllm-docker, a Docker Compose file, or a script with docker run"
 
 
@@ -49,31 +51,58 @@ class RecipeLoader(SafeLoader):
         first: [each for each in found if each[0] in ("tag:yaml.org,2002:null", "tag:yaml.org,2002:merge")]
         for first, found in SafeLoader.yaml_implicit_resolvers.items()
     }
+    # A scalar with a tag is its text too. Other types of PyYAML fail in their own ways for a text that is not theirs.
+    yaml_constructors = {
+        **{tag: each for tag, each in SafeLoader.yaml_constructors.items() if tag is None or tag.rpartition(":")[2] in ("null", "str", "seq", "map")},
+        **dict.fromkeys((f"tag:yaml.org,2002:{name}" for name in ("bool", "int", "float")), SafeLoader.construct_yaml_str),
+    }
+    merged = 0
+
+    def flatten_mapping(self, node: Any) -> None:
+        """Merge the tables that `<<` names. Raise RecipeError for many entries: a few nested ones fill the memory."""
+        super().flatten_mapping(node)
+        self.merged += len(node.value)
+        if self.merged > MOST_ENTRIES:
+            raise RecipeError(f"it has more than {MOST_ENTRIES} entries")
 
 
 def load(text: str) -> Any:
     """Return the content of a YAML file. The parser's message can quote the file, with its secrets: it is not shown."""
+    depth = 0
     try:
+        for event in yaml.parse(text, RecipeLoader):  # to load deeper ones ends the process
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > DEEPEST:
+                raise RecipeError(f"it has more than {DEEPEST} lists and tables in each other")
         return yaml.load(text, Loader=RecipeLoader)  # noqa: S506  either loader is a safe one
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
+    except (yaml.YAMLError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         raise RecipeError(f"{f'line {mark.line + 1} of ' if mark else ''}the file is not valid YAML, {EXPECTED}") from None
 
 
-def imported(recipe: Path, env_file: str, service: str) -> Imported:
-    """Return the profile of a recipe, with the .env that Compose or the script reads."""
+def imported(recipe: Path, env_file: str, service: str, secrets: set[str]) -> Imported:
+    """Return the profile of a recipe, with the .env that Compose or the script reads. Add the secrets that are read, also if the recipe is refused."""
     text = read(recipe, "recipe")
     data = load(text) if recipe.suffix in (".yml", ".yaml") else None
     reads = "services" in data if isinstance(data, dict) else SOURCED.search(text)
     default = recipe.parent / ".env"
     given = Path(env_file) if env_file else default if reads and default.is_file() else None
-    return convert(data, Around(text, recipe.parent, env_values(read(given, "env_file")) if given else {}), service)
+    env = env_values(read(given, "env_file"), given.name) if given else {}
+    return convert(data, Around(text, recipe.parent, env, secrets), service)
+
+
+def sentence(error: Exception, secrets: set[str]) -> str:
+    """Return the text of an error without secrets and with short words. A shell and `=` can split a secret into words."""
+    text = redact(str(error), {part for value in secrets for part in (value, *re.split(r"[\s=]+", value))})
+    return re.sub(r"(\S{60})\S{140,}", r"\1...", text)
 
 
 def next_command(name: str, directory: Path) -> str:
-    """Return the command that validates the profile."""
+    """Return the command that validates the profile, with the inventories of this command line."""
     playbook = str(context.CLIARGS["args"][0]) if own_playbooks() else "playbooks/import.yml"
-    words = ["ansible-playbook", re.sub(r"import(?=(\.yml)?$)", "validate", playbook), "-e", f"gb10_profile={name}"]
+    sources = [str(each) for each in context.CLIARGS.get("inventory") or () if str(each) not in (*DEFAULT_SOURCES, *C.DEFAULT_HOST_LIST)]
+    words = ["ansible-playbook", re.sub(r"import(?=(\.yml)?$)", "validate", playbook), *(word for each in sources for word in ("-i", each))]
+    words += ["-e", f"gb10_profile={name}"]
     return shlex.join(words + ([] if directory == Path(default_of("gb10_profiles_directory")) else ["-e", f"gb10_profiles_directory={directory}"]))
 
 
@@ -108,22 +137,26 @@ class ActionModule(ActionBase):
             }
         )
         recipe, directory = Path(args["recipe"]), Path(args["directory"])
+        if "dest" in (task_vars or {}):
+            raise AnsibleActionFail("dest is not an option of an import. Use -e gb10_profiles_directory=FOLDER and -e profile_name=NAME.")
+        secrets: set[str] = set()
         try:
-            found = imported(recipe, args["env_file"] or "", args["service"])
-        except (RecipeError, OSError) as error:
-            raise AnsibleActionFail(f"{recipe}: {redact(str(error))}.") from None
-        name, profile = args["name"] or found.name, found.profile
-        head = f"Imported from {printable(' '.join(recipe.name.split()))}, a {found.kind}"
-        profile["sources"] = [head]
-        profile["notes"] += [f"Not mapped: {field}: {text}" for field, text in found.unmapped]
-        profile["notes"] += [f"Set by the collection, or not in a profile: {', '.join(found.left)}"] if found.left else []
-        text = f"---\n# {head}, by playbooks/import.yml. The notes have what is not mapped.\n{compose_yaml(profile)}"
-        path = directory / f"{name}.yml"
-        before = present(name, path, text, args["force"])
-        try:
+            found = imported(recipe, args["env_file"] or "", args["service"], secrets)
+            name, profile = args["name"] or found.name, found.profile
+            head = f"Imported from {printable(' '.join(recipe.name.split()))}, a {found.kind}"
+            profile["sources"] = [head]
+            profile["notes"] += [f"Not mapped: {field}: {text}" for field, text in found.unmapped]
+            profile["notes"] += [f"Set by the collection, or not in a profile: {', '.join(found.left)}"] if found.left else []
+            text = f"---\n# {head}, by playbooks/import.yml. The notes have what is not mapped.\n{compose_yaml(profile)}"
+            path = directory / f"{name}.yml"
+            before = present(name, path, text, args["force"])
             resolve(name, shipped_profiles(), {name: profile})
         except ProfileError as error:
-            raise AnsibleActionFail(f"The profile is not valid, and nothing was written: {redact(str(error))}. Correct the recipe.") from None
+            raise AnsibleActionFail(f"The profile is not valid, and nothing was written: {sentence(error, secrets)}. Correct the recipe.") from None
+        except RecursionError:
+            raise AnsibleActionFail(f"{recipe}: a value has too many lists and tables in each other. Correct the recipe.") from None
+        except (RecipeError, OSError) as error:
+            raise AnsibleActionFail(f"{recipe}: {sentence(error, secrets)}.") from None
         changed = before != text
         if changed and not self._task.check_mode:
             try:

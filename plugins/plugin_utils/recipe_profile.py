@@ -102,6 +102,7 @@ def arguments(words: list[str]) -> tuple[dict[str, Any], list[str], list[tuple[s
                 break
             given.append(words[index])
             index += 1
+        left += [(f"--{flag}", "is given twice: the last value counts")] if flag in args else []
         args[flag] = True if not given else _value(given[0]) if len(given) == 1 else given
     return args, stray, left
 
@@ -135,6 +136,7 @@ def convert(data: Any, around: Around, service: str = "") -> Imported:
         pending += each.values() if isinstance(each, Mapping) else each if isinstance(each, list) else ()
         if len(pending) > MOST_ENTRIES:
             raise RecipeError(f"it has more than {MOST_ENTRIES} entries")
+    around.secrets.update(source.secrets_of(around.env))
     kind = source.kind_of(data) if isinstance(data, Mapping) else DOCKER
     if kind in (source.COMPOSE, DOCKER):
         out = _service(kind, data, around, service)
@@ -152,6 +154,7 @@ def _recipe(data: Mapping[str, Any], kind: str, around: Around) -> Imported:
     model, defaults, runtime, metadata = text_of(data.get("model")), mapping(data, "defaults"), text_of(data.get("runtime")), mapping(data, "metadata")
     if runtime and "vllm" not in runtime:
         raise RecipeError(f"runtime is {runtime!r}, and the collection serves vLLM only. Import a recipe for vLLM")
+    around.secrets.update(source.secrets_of(defaults))
     box, used = source.recipe_box(data, around)
     name = text_of(data.get("name")) or model
     out = Imported(kind, posixpath.basename(name), text_of(data.get("description") or metadata.get("description") or name))
@@ -160,7 +163,7 @@ def _recipe(data: Mapping[str, Any], kind: str, around: Around) -> Imported:
     if served and "eugr" not in kind and "--served-model-name" not in engine.words:
         engine.words = [*engine.words, "--served-model-name", served]  # as sparkrun does
         used.add("served_model_name")
-    out.collect_secrets(around.env, mapping(data, "env"), defaults)
+    out.secrets = source.secrets_of(around.env, mapping(data, "env"), defaults, engine.environment, engine.script.values)
     out.take(engine, model)
     for index, each in enumerate(map(text_of, items(data.get("mods")))):
         folder, path = around.mod(each), each if each.startswith(("mods/", "@")) else f"mods/{each}"
@@ -194,7 +197,7 @@ def _service(kind: str, data: Any, around: Around, wanted: str) -> Imported:
     engine = source.chosen(boxes, wanted, around)
     name = engine.name
     out = Imported(kind, project if project and name in ("vllm", "head") else name, "")
-    out.collect_secrets(around.env, engine.environment, engine.script.values)
+    out.secrets = source.secrets_of(around.env, engine.environment, engine.script.values)
     if engine.shell and not engine.script.exported:
         out.profile["engine"]["shell"] = engine.shell
     out.take(engine)
@@ -207,7 +210,12 @@ def _service(kind: str, data: Any, around: Around, wanted: str) -> Imported:
 
 def _volume(volume: Any) -> tuple[str, str]:
     """Return the source and the path in the container of a volume."""
-    found, target = (volume.get("source"), volume.get("target")) if isinstance(volume, Mapping) else [*text_of(volume).split(":"), ""][:2]
+    text = text_of(volume)
+    if isinstance(volume, Mapping) or ("=" in text and "," in text):  # --mount type=bind,source=/a,target=/b,readonly
+        parts = pairs(volume if isinstance(volume, Mapping) else text.split(","))
+        found, target = (next((parts[key] for key in keys if parts.get(key)), "") for keys in (("source", "src"), ("target", "destination", "dst")))
+    else:
+        found, target = [*text.split(":"), ""][:2]
     return text_of(found), text_of(target or found).rstrip("/") or "/"
 
 
@@ -224,10 +232,9 @@ class Imported:
     profile: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        line = " ".join(self.summary.split())
         self.name = slug(self.name)
         self.profile = {
-            "summary": line if len(line) <= 200 else line[:197] + "...", "sources": [], "notes": ["Not run by the authors of gb10.cluster."], "deviations": [],
+            "summary": self.summary, "sources": [], "notes": ["Not run by the authors of gb10.cluster."], "deviations": [],
             "ranks": {}, "image": {}, "model": {}, "engine": {"executor": "mp", "args": {}}, "env": {}, "container": {}, "gate": {"transport": "rdma"},
         }  # fmt: skip
 
@@ -242,7 +249,8 @@ class Imported:
     def closed(self) -> Imported:
         """Return the profile without secrets."""
         known = {value for value in self.secrets if len(value) >= SHORTEST}
-        self.profile = without(self.profile, known)
+        line = redact(" ".join(self.profile["summary"].split()), known)
+        self.profile = {**without(self.profile, known), "summary": line if len(line) <= 200 else line[:197] + "..."}
         self.left = list(dict.fromkeys(redact(" ".join(each.split()), known) for each in self.left))
         self.unmapped = [(redact(" ".join(name.split()), known), redact(" ".join(text.split()), known)) for name, text in dict(self.unmapped).items()]
         return self
@@ -251,10 +259,6 @@ class Imported:
         """Tell whether a field is a secret or contains one."""
         text = text_of(value)
         return holds_secret(key, text or "x") or any(secret in text for secret in self.secrets if len(secret) >= SHORTEST)
-
-    def collect_secrets(self, *tables: Mapping[str, Any]) -> None:
-        """Remember the secrets of environments, so that no other field carries them."""
-        self.secrets |= {text_of(value) for table in tables for key, value in table.items() if value and holds_secret(str(key), value)}
 
     def take(self, engine: Engine, model: str = "") -> None:
         """Take a container and how it starts its engine."""
@@ -267,7 +271,7 @@ class Imported:
         for words in engine.others:
             for key in words[1:] if words[0] == "unset" else ():
                 self.profile["env"].pop(key, None)
-            self.left.append(f"command: {slug(posixpath.basename(words[0])) or 'a command'}")
+            self.left.append(f"command: {slug(posixpath.basename(redact(words[0], self.secrets))) or 'a command'}")
         if "PATH" in self.profile["env"]:
             self.note("env.PATH", "env.PATH replaces the PATH of the image, which is not known. Compare with the image")
         if any(words[:2] == ["ray", "start"] for words in engine.others):

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
+from ansible_collections.gb10.cluster.plugins.module_utils._core.redact import holds_secret, redact
 
 LONGEST = 1 << 16  # characters after variables were replaced: values that contain each other grow fast
 _WORD = r"[^{}]|\{(?:[^{}]|\{[^{}]*\})*\}"  # braces up to three deep
@@ -34,25 +35,35 @@ class RecipeError(ValueError):
 
 @dataclass(frozen=True)
 class Around:
-    """What is around a recipe: its text, its folder, the values of its .env."""
+    """What is around a recipe: its text, its folder, the values of its .env, and all secrets that were read, which no refusal may quote."""
 
     text: str = ""
     folder: Path = Path()
     env: Mapping[str, str] = field(default_factory=dict)
+    secrets: set[str] = field(default_factory=set)
 
     def env_file(self, name: str) -> dict[str, str] | None:
-        """Return the values of an environment file next to the recipe, None without it. Raises OSError."""
+        """Return the values of an environment file below the folder of the recipe, None without it. Raise OSError, or RecipeError for a path that leaves it."""
         path = self.folder / name
-        return env_values(bounded.text(str(path))) if path.exists() else None
+        if not path.exists():
+            return None
+        if not path.resolve().is_relative_to(self.folder.resolve()):
+            raise RecipeError(f"env_file {name} is not below the folder of the recipe. Put the file there")
+        return env_values(bounded.text(str(path)), name)
 
     def mod(self, name: str) -> str:
         """Return the folder of a mod next to the recipe, or in a folder above it, as in its checkout; empty if there is none."""
         own, here = name.removeprefix("mods/"), self.folder.resolve()
-        near = (folder / "mods" / own for folder in (here, *list(here.parents)[:2]))
-        return next((str(path) for path in near if ".." not in own and (path / "run.sh").is_file()), "")
+        near = ((folder / "mods", folder / "mods" / own / "run.sh") for folder in (here, *list(here.parents)[:2]))
+        return next((str(script.parent) for mods, script in near if ".." not in own and script.is_file() and script.resolve().is_relative_to(mods)), "")
 
 
 # --- Values, variables and words
+
+
+def secrets_of(*tables: Mapping[str, Any]) -> set[str]:
+    """Return the secret values of environments."""
+    return {text_of(value) for table in tables for key, value in table.items() if value and holds_secret(str(key), value)}
 
 
 def kind_of(data: Mapping[str, Any]) -> str:
@@ -137,7 +148,7 @@ def expanded(value: Any, values: Mapping[str, str]) -> Any:
     return [expanded(each, values) for each in value] if isinstance(value, list) else expand(value, values) if isinstance(value, str) else value
 
 
-def env_values(text: str) -> dict[str, str]:
+def env_values(text: str, name: str = ".env") -> dict[str, str]:
     """Return the values of a .env file, as Docker Compose reads those of one line."""
     values: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
@@ -147,7 +158,7 @@ def env_values(text: str) -> dict[str, str]:
         rest = (match[2] or "") if match else ""
         quoted = re.fullmatch(r"'([^']*)'\s*(?:#.*)?|\"((?:\\.|[^\"\\])*)\"\s*(?:#.*)?", rest)
         if not match or (rest[:1] in ("'", '"') and not quoted):
-            raise RecipeError(f".env:{number}: the line is not NAME=value, with quotes that close on it. Correct the line")
+            raise RecipeError(f"{name}:{number}: the line is not NAME=value, with quotes that close on it. Correct the line")
         if quoted and quoted[1] is not None:
             values[match[1]] = quoted[1]
         elif match[2] is not None:
@@ -168,7 +179,7 @@ _COMPUTED = re.compile(r"`|\$[({0-9#?!-]")  # what is not a variable
 _TOKEN = re.compile(
     r"(?P<joined>\\\r?\n)|\\(?P<escaped>.)|'(?P<single>[^']*)'|\"(?P<double>(?:\\.|[^\"\\])*)\"|(?P<comment>(?<![^\s;&|])#[^\n]*)"
     rf"|(?P<variable>\$(?:[A-Za-z_]\w*|[@*]|\{{[A-Za-z_]\w*(?::?[-+?](?:{_WORD})*)?\}}))|(?P<home>(?<![^\s=:])~(?=[/:\s]))"
-    rf"|(?P<refused>[()'\"]|<<|[<>]\(|\{{[^{{}}\s]*(?:,|\.\.)[^{{}}\s]*\}}|{_COMPUTED.pattern})"
+    rf"|(?P<refused>[()'\"]|<<|[<>]\(|\{{(?:[^{{}}\s,.]|\.(?!\.))*(?:,|\.\.)[^{{}}\s]*\}}|{_COMPUTED.pattern})"
     r"|(?P<redirect>(?:(?<![^\s;&|])[12])?&?[<>]+&?\|?[ \t]*[^\s;&|<>]*)|(?P<end>&&|\|\||;;|[;&|\n])|(?P<space>[ \t\r]+)|(?P<plain>.)",
     re.DOTALL,
 )
@@ -177,14 +188,16 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 
 @dataclass
 class Script:
-    """What a script does: its commands, each with the variables before it, and the variables that it exports."""
+    """What a script does: its secrets, its commands, each with the variables before it, and the variables that it exports."""
 
     values: dict[str, str] = field(default_factory=dict)
+    secrets: set[str] = field(default_factory=set)
     commands: list[tuple[list[str], dict[str, str]]] = field(default_factory=list)
     exported: dict[str, str] = field(default_factory=dict)
     _words: list[str] = field(default_factory=list)
     _word: str | None = None
     _all: bool = False  # set -a
+    _expanded: int = 0  # characters of the values of all variables
 
     def read(self, text: str) -> Script:
         """Read a script: quotes, variables, comments and operators. Redirections are left out. Raise RecipeError for what decides or computes."""
@@ -202,7 +215,7 @@ class Script:
             elif kind == "double":
                 self._word = (self._word or "") + self._in_quotes(piece, text, part.start())
             elif kind in ("variable", "home"):
-                self._add(expand("$HOME" if kind == "home" else piece, self.values, True), kind == "home")
+                self._add(self._expand("$HOME" if kind == "home" else piece), kind == "home")
             elif kind in ("space", "redirect", "end"):  # the container's log has what the engine prints
                 self._add(" ")
             if kind == "end":
@@ -213,13 +226,21 @@ class Script:
                 self._words, begin = [], part.end()
         return self
 
+    def _expand(self, text: str) -> str:
+        """Replace the variables of a text. Raise RecipeError if the values together are long: words that are joined grow in quadratic time."""
+        value = expand(text, self.values, in_shell=True)
+        self._expanded += len(value)
+        if self._expanded > LONGEST:
+            raise RecipeError(f"the script has more than {LONGEST} characters after its variables were replaced. Write the values themselves")
+        return value
+
     def _in_quotes(self, piece: str, text: str, at: int) -> str:
         """Return the value of a text in double quotes."""
         parts = re.split(r"\\([\"\\$`\n])", piece)
         computed = next((found for each in parts[::2] if (found := _COMPUTED.search(_VARIABLE.sub("", each)))), None)
         if computed:
             refuse(text, at, f"{computed[0]} in quotes, which is computed")
-        return "".join(each.strip("\n") if odd % 2 else expand(each, self.values, True) for odd, each in enumerate(parts))
+        return "".join(each.strip("\n") if odd % 2 else self._expand(each) for odd, each in enumerate(parts))
 
     def _add(self, value: str, whole: bool = False) -> None:
         """Add a value without quotes, which blanks split into words, but for an assignment."""
@@ -243,6 +264,7 @@ class Script:
                 own[match[1]] = self.values[match[1]] = value.strip(":") if match[1].endswith("PATH") else value
             else:
                 rest.append(word)
+        self.secrets.update(secrets_of(own))
         while rest[:1] in (["exec"], ["env"]) and len(rest) > 1 and not rest[1].startswith("-"):
             rest.pop(0)
         first = rest[0] if rest else ""
@@ -325,7 +347,10 @@ def _fill(text: str, values: Mapping[str, str], used: set[str]) -> str:
 
 
 # Options of docker run without a value (all others have one), and the keys of a Compose service that have another name than the option.
-RUN_BARE = ("detach", "interactive", "tty", "rm", "init", "privileged", "read-only", "publish-all", "quiet", "no-healthcheck", "oom-kill-disable")
+RUN_BARE = (
+    "detach", "interactive", "tty", "rm", "init", "privileged", "read-only", "publish-all", "quiet", "no-healthcheck", "oom-kill-disable",
+    "disable-content-trust", "sig-proxy", "use-api-socket",
+)  # fmt: skip
 RUN_KEYS = {
     "e": "environment", "env": "environment", "env-file": "env_file", "v": "volumes", "volume": "volumes", "mount": "volumes", "name": "container_name",
     "net": "network_mode", "network": "network_mode", "p": "ports", "publish": "ports", "m": "mem_limit", "memory": "mem_limit", "w": "working_dir",
@@ -336,11 +361,13 @@ MANY = ("volumes", "environment", "devices", "ports", "cap_add", "cap_drop", "se
 
 def docker_runs(around: Around) -> tuple[dict[str, dict[str, Any]], Script]:
     """Return the containers that a script starts, and the script without these commands."""
-    script = Script(dict(around.env)).read(around.text)
+    script = Script(dict(around.env), around.secrets).read(around.text)
     boxes: dict[str, dict[str, Any]] = {}
     for box in (_run_options(words) for words, _own in script.commands if image_at(words)):
-        name = text_of(box.get("container_name"))
-        boxes[name if name and name not in boxes else f"container{len(boxes) + 1}"] = box
+        name, number = text_of(box.get("container_name")), len(boxes) + 1
+        while not name or name in boxes:
+            name, number = f"container{number}", number + 1
+        boxes[name] = box
     script.commands = [each for each in script.commands if not image_at(each[0])]
     if not boxes:
         raise RecipeError("it is neither a YAML mapping nor a script with docker run IMAGE and its command")
@@ -398,7 +425,8 @@ def chosen(boxes: Mapping[str, Mapping[str, Any]], wanted: str, around: Around) 
     """Return the engine of the one container that runs vLLM, or of the wanted one. Raise RecipeError if there is none, or several."""
     names = [wanted] if wanted in boxes else [] if wanted else list(boxes)
     found: list[Engine] = []
-    faults = [] if names else [f"there is no service {wanted}, expected one of: {', '.join(boxes)}"]
+    absent = f"there is no service {wanted}, expected one of: {', '.join(boxes)}" if boxes else "it has no service, expected one that runs vLLM"
+    faults = [] if names else [absent]
     for name in names:
         if "extends" in boxes[name]:
             raise RecipeError(f"the service {name} extends another one, expected all its keys. Import what `docker compose config` prints")
@@ -423,6 +451,7 @@ def engine_of(name: str, box: Mapping[str, Any], around: Around, values: Mapping
             raise RecipeError(f"the service {name} has env_file {path}, which is not next to the recipe. Put the file there")
         environment.update(found or {})
     environment.update({key: around.env.get(key) if value is None else value for key, value in pairs(box.get("environment")).items()})
+    around.secrets.update(secrets_of(environment))
     engine = Engine(name, box, environment)
     words: list[str] = []
     for value in (box.get("entrypoint"), box.get("command")):
@@ -436,9 +465,9 @@ def engine_of(name: str, box: Mapping[str, Any], around: Around, values: Mapping
         if len(words) > at + 1:
             raise RecipeError(f"the service {name} gives {' '.join(words[:at])} several words, and a shell runs the first. Write the command as one text")
         set_there = {key: text_of(value) for key, value in environment.items() if value is not None}
-        engine.script = Script({"PATH": SYSTEM_PATH, "LD_LIBRARY_PATH": "", **values, **set_there}).read("".join(words[at:]))
+        engine.script = Script({"PATH": SYSTEM_PATH, "LD_LIBRARY_PATH": "", **values, **set_there}, around.secrets).read("".join(words[at:]))
         engine.shell = words[:at]
-        _choose(engine)
+        _choose(engine, around.secrets)
         return engine
     by_image = "vllm" in text_of(box.get("image")) and box.get("entrypoint") is None and bool(words)
     by_image = by_image and bool(re.fullmatch(r"serve|-.*|[\w.-]+/[\w.-]+|/[\w./-]+(?<!\.sh|\.py)", words[0]))
@@ -455,12 +484,12 @@ def engine_of(name: str, box: Mapping[str, Any], around: Around, values: Mapping
     return engine
 
 
-def _choose(engine: Engine) -> None:
+def _choose(engine: Engine, secrets: set[str]) -> None:
     """Choose the one command of a script that starts vLLM, with its own variables exported. Raise RecipeError if there is none or more."""
     found = [(words, own) for words, own in engine.script.commands if program_of(words)]
     engine.others = [words for words, _own in engine.script.commands if not program_of(words)]
     if len(found) != 1:
-        what = ", ".join(" ".join(words[:3]) for words, _own in found) or ", ".join(words[0] for words in engine.others) or "nothing"
-        raise RecipeError(f"the command starts {what}, expected 'vllm serve MODEL' once. Write the command of the engine there")
+        what = ", ".join(" ".join(words[:3]) for words, _own in found) or ", ".join(posixpath.basename(redact(words[0], secrets)) for words in engine.others)
+        raise RecipeError(f"the command starts {what or 'nothing'}, expected 'vllm serve MODEL' once. Write the command of the engine there")
     engine.words = found[0][0]
     engine.script.exported.update(found[0][1])

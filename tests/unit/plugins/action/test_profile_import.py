@@ -16,15 +16,16 @@ from unit.fixtures.host.tree import Tree
 
 RECIPES = Path(__file__).parents[2] / "fixtures/recipes"
 RECIPE = "model: org/m\ncontainer: vllm:1\ndefaults: {tensor_parallel: 2, gpu_memory_utilization: 0.8, served_model_name: m}\n"
+DEEP = '{"a":' * 5000 + "1" + "}" * 5000
 
 
-def run(folder: Path, text: str | bytes = RECIPE, check: bool = False, **arguments: Any) -> dict[str, Any]:
+def run(folder: Path, text: str | bytes = RECIPE, check: bool = False, variables: dict[str, Any] | None = None, **arguments: Any) -> dict[str, Any]:
     recipe = folder / "recipe.yaml"
     recipe.write_bytes(text if isinstance(text, bytes) else text.encode())
     args = {"recipe": str(recipe), "directory": str(folder / "own"), **arguments}
     task = SimpleNamespace(args=args, check_mode=check, diff=False, async_val=0, resolved_action="", action="")
     module = plugin.ActionModule(task=task, connection=None, play_context=None, loader=None, templar=None, shared_loader_obj=None)
-    out: dict[str, Any] = module.run(None, {})
+    out: dict[str, Any] = module.run(None, variables)
     return out
 
 
@@ -60,9 +61,9 @@ def test_each_kind_is_written_with_what_is_not_mapped(name: str, tmp_path: Path)
     [
         ({}, "own-profiles", "ansible-playbook playbooks/validate.yml -e gb10_profile=m"),
         (
-            {"args": ("gb10.cluster.import",)},
+            {"args": ("gb10.cluster.import",), "inventory": ["/etc/ansible/hosts", "/my/pair", "a,b"]},
             "my own",
-            "ansible-playbook gb10.cluster.validate -e gb10_profile=m -e 'gb10_profiles_directory=my own'",
+            "ansible-playbook gb10.cluster.validate -i /my/pair -i a,b -e gb10_profile=m -e 'gb10_profiles_directory=my own'",
         ),
         (
             {"args": (str(PLAYBOOKS / "import.yml"),)},
@@ -86,6 +87,10 @@ def test_the_next_command_selects_the_profile(arguments: dict[str, Any], directo
         ("HF_TOKEN: 'hf_abcdefghijklmnopqrstuvwx9\n", {}, r"recipe\.yaml: line 2 of the file is not valid YAML, expected a recipe of sparkrun"),
         (b"\xff\xfe", {}, r"recipe\.yaml: it is not text in UTF-8\. Give the path of a file with -e recipe=FILE\.$"),
         ("x: 1", {}, "neither services"),
+        (RECIPE + "x: !!timestamp foo\n", {}, "line 4 of the file is not valid YAML"),
+        (RECIPE + f"command: vllm serve {{model}} --hf-overrides '{DEEP}'\n", {}, r"recipe\.yaml: a value has too many lists and tables in each other"),
+        (RECIPE, {"variables": {"dest": "own/m.yml"}}, "dest is not an option .*-e gb10_profiles_directory=FOLDER and -e profile_name=NAME"),
+        (RECIPE, {"env_file": str(RECIPES / "eugr.yaml")}, r"recipe\.yaml: eugr\.yaml:\d+: the line is not NAME=value"),
         (RECIPE, {"name": "../x"}, "expected lower-case letters"),
         (RECIPE, {"name": "fp8-1m"}, "is the name of a shipped profile"),
         (RECIPE, {"env_file": "/nowhere/.env"}, r"^/nowhere/\.env: No such file or directory\. Give the path of a file with -e env_file=FILE\.$"),

@@ -167,6 +167,11 @@ docker run -d --name v --gpus all --ipc=host -v ~/.cache/huggingface:/root/.cach
     assert (profile["engine"]["args"]["hf-overrides"], profile["container"]["shm_size"], profile["container"]["memlock"]) == ('{"a": null}', "8g", -1)
     assert {"env.HF_TOKEN", "security_opt", "command: docker", "command: ${EXTRA_ARGS}"} <= set(reasons(found))
     assert made("docker run --rm vllm/vllm-openai:v1 \\\n  --model org/m -tp 2\n").profile["model"]["id"] == "org/m"
+    bare = "--use-api-socket --disable-content-trust --sig-proxy"
+    mounts = "--mount type=bind,source=/m,target=/models --mount type=bind,src=/t,dst=/opt/t,readonly"
+    found = made(f"docker run {bare} {mounts} o/vllm vllm serve /models/m -tp 2 --seed 1 --seed 2\n")
+    assert (found.profile["image"]["reference"], found.profile["container"]["volumes"][0]) == ("o/vllm", "{model_store}:/models:ro")
+    assert (reasons(found)["volumes[1] /opt/t"][:29], reasons(found)["--seed"]) == ("the nodes do not have /t, so ", "is given twice: the last value counts")
 
 
 @pytest.mark.parametrize(
@@ -257,6 +262,8 @@ RECIPE = "model: a/b\ncontainer: c/vllm\n"
         (RECIPE + "include: base", "it is a change of the recipe base, which is not read"),
         ("services:\n  v: {image: o/vllm, command: 'vllm serve a/b && x'}", "the command has && without a shell"),
         ("services:\n  v: {image: '${I:?no image}', command: vllm serve a/b}", r"image takes the variable I, which has no value \(no image\)"),
+        ("services: {}", "^it has no service, expected one that runs vLLM$"),
+        ("#!/bin/sh\ndocker run --name container2 o/vllm serve Q/a\ndocker run o/vllm serve Q/b", "several services run vLLM: container2, container3"),
         ("services:\n  b: {image: o/vllm, command: serve a/b}\n  v: {extends: {service: b}}", "the service v extends another one, .*`docker compose config`"),
         ("#!/bin/sh\nvllm serve a/b", "it is neither a YAML mapping nor a script with docker run"),
     ],
@@ -270,6 +277,16 @@ def test_variables_of_a_file_are_taken_in_each_kind_of_recipe() -> None:
     texts = (RECIPE + "command: vllm serve a/b --seed ${S}\n", f"services:\n  v:\n{IMAGE}    command: vllm serve a/b --seed ${{S}}\n")
     for text in (*texts, "#!/bin/sh\ndocker run o/vllm vllm serve a/b --seed $S\n"):
         assert made(text, "S=3\nUNUSED=x\n").profile["engine"]["args"]["seed"] == 3
+
+
+def test_a_scalar_with_a_tag_is_its_text() -> None:
+    assert load("a: !!bool foo\nb: !!int ''\nc: !!float 1e3\n") == {"a": "foo", "b": "", "c": "1e3"}
+
+
+def test_a_broken_environment_file_of_a_service_is_named(tmp_path: Path) -> None:
+    (tmp_path / "own.env").write_text("A=1\n- x\n")
+    with pytest.raises(RecipeError, match=r"^own\.env:2: the line is not NAME=value"):
+        service("image: o/vllm\nenv_file: own.env\ncommand: vllm serve a/b", folder=tmp_path)
 
 
 def test_aliases_of_yaml_do_not_grow() -> None:
