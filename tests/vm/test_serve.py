@@ -119,7 +119,7 @@ def test_rank_stops_itself_before_the_memory_is_exhausted(lab: VmLab) -> None:
     assert during.split()[:2] == ["active", "0"], "the hog runs on, and the kernel has killed nothing"
     [fault] = [each for each in news(lab, since)["events"] if each["kind"] == "fault" and each["cause"] == "memory"]  # the peer's end may be read before it
     assert "rank 1 on vm-2" in fault["text"]
-    assert "GiB, so the rank has stopped itself" in fault["text"]
+    assert "so the rank has stopped itself" in fault["text"]  # below the floor, or soon below it as fast as the memory falls
     done, _all = event(lab, since, "recovered")
     print(f"\navailable while the hog ran: {int(during.split()[2]) >> 10} MiB; SSH {max(replies):.1f} s at most, {len(replies)} calls; {done['seconds']} s"
           f" without service, served {time.time() - stopped:.0f} s after the hog")  # fmt: skip
