@@ -18,7 +18,7 @@ def report() -> dict[str, Any]:
 
 
 def test_the_report_has_every_rank_and_no_error(report: dict[str, Any]) -> None:
-    assert report["schema"] == "gb10.cluster/preflight/1"
+    assert report["schema"] == "gb10.cluster/preflight/2"
     assert set(report["facts"]) == set(report["hosts"]) == {"lab-1", "lab-2"}
     assert report["ready"] is True
 
