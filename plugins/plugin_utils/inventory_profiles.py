@@ -190,7 +190,7 @@ class ProfileChecks:
         plan = kv_estimate.make_plan(profile, ranks, allow_unsafe=allow)
         text = plan["unsafe"]
         keys: tuple[str, ...] = ("vllm_tp2_extra_args", "vllm_tp2_gpu_memory_utilization")
-        if not text and plan.get("verdict") == "refused" and values.get("vllm_tp2_plan", "enforce") == "enforce":
+        if not text and plan["verdict"] == "refused" and values.get("vllm_tp2_plan", "enforce") == "enforce":
             keys = ("vllm_tp2_context", "vllm_tp2_gpu_memory_utilization", "vllm_tp2_extra_args", "vllm_tp2_gate")
             if name in self.users[host] or any(values.get(key) not in (None, "", {}) for key in keys):  # a shipped one is judged with the memory of the nodes
                 text = f"{plan['msg'].rstrip('.')}; vllm_tp2_plan=report boots in spite of it"
