@@ -101,7 +101,7 @@ def test_the_metrics_are_replaced_and_a_folder_that_is_missing_is_reported_once(
     found.sampled(SAMPLE, -1.0)
     path = tmp_path / "metrics/gb10_pair1.prom"
     assert "gb10_rank_running" in path.read_text()
-    assert f"gb10_memory_floor_bytes{{{RANK.replace('0', '1').replace('spark-1', 'two')}}} {3 << 29}" in path.read_text(), "1.5 GiB"
+    assert f'gb10_memory_floor_bytes{{group="pair1",rank="1",host="two"}} {3 << 29}\n' in path.read_text(), "1.5 GiB"
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     assert len(list(path.parent.iterdir())) == 1
 
