@@ -20,12 +20,8 @@ from playbook import REPO
 ROLE = REPO / "roles/monitoring"
 RULES = yaml.safe_load((ROLE / "files/rules.yml").read_text(encoding="utf-8"))["groups"][0]["rules"]
 ALERTS = {rule["alert"]: rule for rule in RULES if "alert" in rule}
-VARS = yaml.safe_load((ROLE / "vars/main.yml").read_text(encoding="utf-8"))
-PANELS: list[dict[str, Any]] = VARS["__monitoring_panels"]
+PANELS: list[dict[str, Any]] = yaml.safe_load((ROLE / "vars/main.yml").read_text(encoding="utf-8"))["__monitoring_panels"]
 RECORDED = (REPO / "tests/unit/fixtures/monitoring/metrics.txt").read_text(encoding="utf-8").split("\n")[1:]
-
-# --- Alerts
-
 CASES = yaml.safe_load((REPO / "tests/unit/fixtures/monitoring/alerts.yml").read_text(encoding="utf-8"))
 
 
