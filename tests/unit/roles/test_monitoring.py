@@ -57,7 +57,7 @@ def rendered(name: str) -> str:
     """A template of the role as Ansible renders it."""
     env = jinja2.Environment(trim_blocks=True, autoescape=False, loader=jinja2.FileSystemLoader(ROLE / "templates"))
     env.filters.update(FilterModule().filters())
-    return env.get_template(name).render(__monitoring_panels=PANELS)
+    return env.get_template(name).render(__monitoring_panels=PANELS, __monitoring_ui="/classic")
 
 
 def metrics(query: str) -> set[str]:
