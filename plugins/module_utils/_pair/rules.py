@@ -41,7 +41,7 @@ DEFAULTS: dict[str, Any] = {
     "restarts": 5,
     "stable_seconds": 0.0,  # as long as the boot took: a crash loop boots for longer than it serves
     "head_seconds": 60.0,  # a group that is held is asked every 30 s
-    "textfile": "",
+    "textfile": "",  # the folder of the role monitoring, if that exists
     "hook": [],
     "webhook": "",
 }
@@ -84,6 +84,7 @@ def merged_settings(given: Mapping[str, Any] | None) -> dict[str, Any]:
 WAITS = frozenset(("node_lost", "docker", "fabric"))
 #: Causes that end the other ranks too, which may be read first.
 ROOTS = ("memory", "reboot", "docker_restart")
+CAUSES = (*sorted(WAITS), *ROOTS, "rank_dead", "rank_stopped", "wedge", "idle_wedge", "engine_failed")
 #: Causes from outside of the release: they do not count as crashes of it.
 OUTSIDE = frozenset((*WAITS, "reboot", "docker_restart"))
 
