@@ -64,7 +64,7 @@ SUITES: dict[str, tuple[tuple[int, tuple[tuple[str, str], ...]], ...]] = {
             5,
             (
                 ("ansible-test sanity, antsibull-docs, the documentation site", "tools/sanity.sh"),
-                ("tests that take seconds", "pytest tests/unit/plugins/callback tests/security tests/contract -q -n 2 -m 'slow and not long'"),
+                ("tests that take seconds", "pytest tests/unit/plugins/callback tests/unit/roles tests/security tests/contract -q -n 2 -m 'slow and not long'"),
                 # On a container lab of its own: without these rows this lane is over when the other one has half of its rows left.
                 ("acceptance net on the stub engine, a day of operation", f"GB10_LAB_INSTANCE=1 {NET} {OPERATION} -m 'not quick'"),
             ),
