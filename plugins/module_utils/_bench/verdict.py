@@ -1,0 +1,393 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The verdict of a soak from its samples: leaks and slowdowns as slopes with an interval, steps apart from slopes, errors, kernel messages. Pure.
+
+A slope is fitted with the steps, by weighted least squares on differences: noise that depends on the noise before it widens the interval, and bursts count
+little. Each stretch between two gaps has a level of its own, so what happens in a gap is not judged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+from typing import Any, NamedTuple
+
+from ansible_collections.gb10.cluster.plugins.module_utils._core.text import stamp
+
+SCHEMA = "gb10.cluster/soak/1"
+LEAST_SAMPLES, MOST_POINTS = 20, 600  # to judge; longer series are fitted as medians of neighbours
+Z = 2.6  # half an interval of 99 %, in standard errors
+LEAK_MIB, LEAST_LEAK_MIB, LEAST_FALL_MIB = 1.0, 0.1, 400.0  # a request: what a pass excludes; what fails, by itself and over the whole soak
+SLOW_PERCENT, LEAST_SLOW_PERCENT = 10.0, 3.0  # the same of the speed, over the first hours: a day's change of temperature moves it by 3 %
+STEP_MIB, STEP_PERCENT, STEP_POINTS = 1024.0, 10.0, 15.0  # of acceptance, points
+WARM_UP, LONGEST_WARM_UP, WARM_UP_SECONDS = 0.1, 0.25, (900.0, 3600.0)  # shares of what an engine was sampled; at least and at most so long
+SETTLED_MIB = 128.0
+#: Without both, each request leaks about 14 MB (GanyX19).
+UCX_PAIR = ("UCX_MEM_MMAP_HOOK_MODE", "UCX_RCACHE_MAX_UNRELEASED")
+
+WORDS = {"passed": "passed", "failed": "failed", "unclear": "too short to tell"}
+
+Sample = Mapping[str, Any]
+
+
+class Point(NamedTuple):
+    """One figure: its stretch, what it is fitted against, the figure, another cause of its changes, and its time."""
+
+    part: int
+    x: float
+    y: float
+    other: float
+    time: float
+
+
+class Trend(NamedTuple):
+    """Change of a figure for each unit of x with its interval, the x that were seen, steps (time, size), and a step too late to be judged."""
+
+    slope: float
+    low: float
+    high: float
+    span: float
+    steps: list[tuple[float, float]]
+    late: float
+
+
+# --- The fit.
+
+
+def _solved(rows: Sequence[Sequence[float]], values: Sequence[float], weights: Sequence[float]) -> tuple[list[float], list[list[float]]]:
+    """Return the coefficients of weighted least squares, and the inverse of its matrix."""
+    size = len(rows[0])
+    matrix = [[0.0] * size + [float(row == column) for column in range(size)] for row in range(size)]
+    right = [0.0] * size
+    for row, value, weight in zip(rows, values, weights):
+        used = [place for place in range(size) if row[place]]  # most columns belong to another stretch
+        for a in used:
+            right[a] += weight * row[a] * value
+            for b in used:
+                matrix[a][b] += weight * row[a] * row[b]
+    for a in range(size):
+        matrix[a][a] += 1e-9 * (matrix[a][a] or 1.0)
+        pivot = matrix[a][a]
+        matrix[a] = [each / pivot for each in matrix[a]]
+        for b in range(size):
+            factor = matrix[b][a] if b != a else 0.0
+            if factor:
+                matrix[b] = [own - factor * other for own, other in zip(matrix[b], matrix[a])]
+    inverse = [line[size:] for line in matrix]
+    return [sum(map(float.__mul__, line, right)) for line in inverse], inverse
+
+
+def _spread(values: Sequence[float]) -> float:
+    """Return the standard deviation of values of which some are bursts."""
+    return 1.4826 * median(map(abs, values)) or 1e-9
+
+
+def _interval(rows: Sequence[Sequence[float]], points: Sequence[Point]) -> tuple[float, float]:
+    """Return the first coefficient and its standard error, for noise of which each value depends on the one before."""
+    values, rho, found, error = [point.y for point in points], 0.0, 0.0, 0.0
+    follows = [0, *(int(new.part == old.part) for old, new in zip(points, points[1:]))]
+    weights = [1.0] * len(points)
+    for _round in range(6):
+        new_rows, new_values = [], []
+        for place, row in enumerate(rows):
+            before, scale = rho * follows[place], 1.0 if follows[place] else math.sqrt(1 - rho * rho)
+            new_rows.append([scale * (own - before * old) for own, old in zip(row, rows[place - 1])])
+            new_values.append(scale * (values[place] - before * values[place - 1]))
+        coefficients, inverse = _solved(new_rows, new_values, weights)
+        steps = [value - sum(map(float.__mul__, row, coefficients)) for row, value in zip(new_rows, new_values)]
+        spread = _spread(steps)
+        weights = [min(1.0, 1.5 * spread / (abs(each) or 1e-9)) for each in steps]
+        # Bursts are cut to what counts, so that a pair of them does not look like noise that lasts.
+        free = max(1, len(rows) - len(rows[0]))
+        scale = math.sqrt(sum(min(abs(each), 2.5 * spread) ** 2 for each in steps) / free) * 1.1
+        found, error = coefficients[0], scale * math.sqrt(max(0.0, inverse[0][0]))
+        left = [value - sum(map(float.__mul__, row, coefficients)) for row, value in zip(rows, values)]
+        limit = 3 * _spread(left)
+        cut = [max(-limit, min(limit, each)) for each in left]
+        both = sum(one * two for one, two, same in zip(cut, cut[1:], follows[1:]) if same)
+        own = sum(each * each for each in cut) or 1.0
+        rho = max(0.0, min(0.97, both / own + (1 + 4 * both / own) / len(rows)))  # a short series shows less of it than there is
+    return found, error
+
+
+def _jumps(points: Sequence[Point], width: int, slope: float) -> Iterator[tuple[int, float, bool]]:
+    """Yield each place, how far the level moves there apart from the slope, and whether the figures after it are too few to tell."""
+    ends = {point.part: index for index, point in enumerate(points, 1)}
+    for place in range(width, len(points) - max(5, width // 2)):
+        before, end = points[place - width : place], ends[points[place].part]
+        if before[0].part == points[place].part and (end - place >= 2 * width or end == len(points)):
+            moved = [
+                median(each.y for each in later) - median(each.y for each in before) - slope * (median(p.x for p in later) - median(p.x for p in before))
+                for later in (points[place : min(end, place + count * width)] for count in (1, 3))
+            ]
+            yield place, min(moved, key=abs) if moved[0] * moved[1] > 0 else 0.0, end - place < 2 * width  # a burst does not last
+
+
+def _step(points: Sequence[Point], width: int, least: float) -> tuple[int, float, bool] | None:
+    """Return place and size of the largest step of at least this size, and whether it is too late to be judged; None without one."""
+    pairs = [(new.y - old.y, new.x - old.x) for old, new in zip(points, points[width:]) if old.part == new.part and new.x > old.x]
+    if not pairs:
+        return None
+    slope = median(moved / passed for moved, passed in pairs)
+    found = list(_jumps(points, width, slope))
+    noise = _spread([jump for _place, jump, _late in found]) if found else 0.0
+    large = [each for each in found if abs(each[1]) >= max(least, 5 * noise) * (1.3 if each[2] else 1.0)]
+    if not large:
+        return None
+    place, size, late = max(large, key=lambda each: (not each[2], abs(each[1])))
+    near = [each for each in range(max(1, place - width // 2), min(len(points), place + width // 2 + 1)) if points[each].part == points[each - 1].part]
+    exact = max(near, key=lambda each: math.copysign(1, size) * (points[each].y - points[each - 1].y), default=place)
+    return exact, size, late
+
+
+def _thinned(points: Sequence[Point]) -> list[Point]:
+    """Return medians of neighbours, at most about MOST_POINTS. Stretches of some samples tell nothing."""
+    size = -(-len(points) // MOST_POINTS)
+    parts = {part: [each for each in points if each.part == part] for part in dict.fromkeys(point.part for point in points)}
+    groups = [each[start : start + size] for each in parts.values() if len(each) >= 5 for start in range(0, len(each), size)]
+    return [Point(*(median(column) for column in zip(*each))) for each in groups]  # type: ignore[arg-type]
+
+
+def _columns(points: Sequence[Point], steps: Sequence[int], span: float) -> list[list[float]]:
+    """Return the rows of the fit: what x was, each step, the other cause, and the level of each stretch."""
+    names, several = sorted({point.part for point in points}), len({point.other for point in points}) > 1
+    first = {name: next(point.x for point in points if point.part == name) for name in names}
+    return [
+        [(point.x - first[point.part]) / span, *(float(index >= place and point.part == points[place].part) for place in steps),
+         *([point.other] if several else []), *(float(point.part == name) for name in names)]
+        for index, point in enumerate(points)
+    ]  # fmt: skip
+
+
+def trend(points: Sequence[Point], least_step: float) -> Trend | None:
+    """Return the trend of a figure; None if its figures are too few, or x does not move."""
+    points = _thinned(points)
+    span = sum(new.x - old.x for old, new in zip(points, points[1:]) if new.part == old.part)
+    if len(points) < LEAST_SAMPLES or span <= 0:
+        return None
+    width, level, steps, late = max(4, min(15, len(points) // 9)), points, list[int](), 0.0
+    while len(steps) < 4 and (found := _step(level, width, least_step)):
+        place, jump, is_late = found
+        rows = _columns(points, [*steps, place], span)
+        size, error = _interval([[row[len(steps) + 1], *row[: len(steps) + 1], *row[len(steps) + 2 :]] for row in rows], points)
+        if abs(size) < max(0.8 * least_step, 4 * error):
+            break
+        late = jump if is_late else 0.0
+        if is_late:
+            break
+        steps.append(place)
+        level = [p._replace(y=p.y - jump) if index >= place and p.part == points[place].part else p for index, p in enumerate(level)]
+    times = [points[place].time for place in steps]
+    rows = _columns(points, steps, span)
+    sizes = [_interval([[row[number], *row[:number], *row[number + 1 :]] for row in rows], points)[0] for number in range(1, len(steps) + 1)]
+    if late:  # what cannot be told yet is left out of the slope
+        points = points[: -2 * width]
+        rows = _columns(points, [place for place in steps if place < len(points)], span)
+    slope, error = _interval(rows, points)
+    made = sorted(zip(times, sizes))
+    lasting = [each for index, each in enumerate(made) if sum(size for _when, size in made[index:]) / each[1] > 0.5]  # a later one has not undone it
+    return Trend(slope / span, (slope - Z * error) / span, (slope + Z * error) / span, span, lasting, late)
+
+
+# --- What is judged of the samples.
+
+
+def stretches(samples: Sequence[Sample]) -> tuple[list[list[Sample]], float]:
+    """Return the samples between gaps without the warm-up of each engine, and the seconds of warm-up that are left out.
+
+    The warm-up is the first tenth of an engine's samples and 15 minutes, and more as long as memory settles: at most a quarter, and at most an hour.
+    """
+    engines: list[list[Sample]] = []
+    for sample in samples:
+        if not engines or sample.get("engine") != engines[-1][-1].get("engine"):
+            engines.append([])
+        engines[-1].append(sample)
+    out, warm = [], 0.0
+    for each in engines:
+        start = _warm(each)
+        warm += each[start - 1]["seconds"] - each[0]["seconds"] if start else 0.0
+        out.append(list[Sample]())
+        for sample in each[start:]:
+            if sample.get("gap"):
+                out.append([])
+            else:
+                out[-1].append(sample)
+    return [each for each in out if each], warm
+
+
+def _warm(samples: Sequence[Sample]) -> int:
+    count, most = len(samples), int(LONGEST_WARM_UP * len(samples))
+    least, longest = (next((place for place, each in enumerate(samples) if each["seconds"] - samples[0]["seconds"] >= end), count) for end in WARM_UP_SECONDS)
+    start, chunk = min(most, max(least, math.ceil(WARM_UP * count))), max(3, count // 20)
+    sums = [sum(rank["available_mib"] for rank in sample["ranks"] if rank) for sample in samples]
+    middles = [median(sums[place : place + chunk]) for place in range(start, max(start, count - chunk), chunk)]
+    moves = [abs(new - old) for old, new in zip(middles, middles[1:])]
+    for move in moves:
+        if start + chunk > most or move <= max(SETTLED_MIB, 4 * median(moves)):
+            break
+        start += chunk
+    return min(start, longest)
+
+
+def _points(parts: Sequence[Sequence[Sample]], x: str, figure: Any, other: Any = lambda _sample: 0.0) -> list[Point]:
+    found = ((part, sample, figure(sample)) for part, each in enumerate(parts) for sample in each)
+    scale = 3600.0 if x == "seconds" else 1.0
+    return [Point(part, sample[x] / scale, value, other(sample), sample["time"]) for part, sample, value in found if value is not None]
+
+
+def _rank_figure(number: int, key: str) -> Any:
+    return lambda sample: (sample["ranks"][number] or {}).get(key) if number < len(sample["ranks"]) else None
+
+
+def _speed(sample: Sample) -> float | None:
+    return 100 * math.log(sample["tok_s"]) if sample.get("tok_s") else None
+
+
+def _running(sample: Sample) -> float:
+    return math.log1p(sample.get("running") or 0)
+
+
+def _hours_needed(hours: float, half: float, room: float) -> str:
+    """Return how long a soak has to be for an interval half as wide as the room: its width falls faster than its length grows."""
+    return f"About {max(2, math.ceil(1.2 * hours * (half / max(room, 0.1 * half)) ** (2 / 3)))} h would tell."
+
+
+class _Judge:
+    """Collects the sentences of what fails, of what cannot be told, and of what was measured."""
+
+    def __init__(self, plan: Mapping[str, Any], samples: Sequence[Sample]) -> None:
+        self.plan, self.samples = plan, samples
+        self.parts, self.warm = stretches(samples)
+        self.judged = [sample for part in self.parts for sample in part]
+        self.hours = sum(part[-1]["seconds"] - part[0]["seconds"] for part in self.parts) / 3600
+        self.bad: list[str] = []
+        self.unclear: list[str] = []
+        self.figures: list[tuple[str, str]] = []
+
+    def _steps(self, what: str, found: Trend, form: str, factor: float = 1.0) -> None:
+        for when, size in found.steps:
+            if size < 0:
+                self.bad.append(f"{what} fell by {form.format(-size * factor)} in one step at {stamp(when)} and has not come back.")
+        if found.late < 0:
+            self.unclear.append(f"Too short to tell: {what[0].lower()}{what[1:]} fell by {form.format(-found.late * factor)} in the last samples.")
+
+    def memory(self, number: int) -> None:
+        """Judge the memory of a rank."""
+        host = next((rank["host"] for sample in self.judged for rank in sample["ranks"][number : number + 1] if rank), "?")
+        what = f"Available memory of rank {number} on {host}"
+        found = trend(_points(self.parts, "requests", _rank_figure(number, "available_mib")), STEP_MIB)
+        if found is None:
+            self.unclear.append(f"Too short to tell: {what[0].lower()}{what[1:]} has too few samples.")
+            return
+        self._steps(what, found, "{:.1f} GiB", 1 / 1024)
+        fall, low, high = -found.slope, -found.high, -found.low
+        self.figures.append((f"memory of rank {number}, MiB a request", f"{-fall:+.2f} ({-high:+.2f} to {-low:+.2f})"))
+        if low > max(LEAST_LEAK_MIB, LEAST_FALL_MIB / found.span):
+            missing = [name for name in self.plan.get("missing_env") or [] if name in UCX_PAIR]
+            form = "{:.0f}" if low >= 3 else "{:.1f}"
+            why = f": the UCX pair is not set ({', '.join(missing)})" if missing else ""
+            self.bad.append(f"{what} falls {form.format(fall)} MiB a request ({form.format(low)} to {form.format(high)}){why}.")
+        elif high > LEAK_MIB:
+            needed = _hours_needed(self.hours, (high - low) / 2, LEAK_MIB - max(0.0, fall))
+            self.unclear.append(f"Too short to tell: a leak of {high:.1f} MiB a request on rank {number} is not excluded. {needed}")
+
+    def speed(self) -> None:
+        """Judge the decode speed."""
+        found = trend(_points(self.parts, "seconds", _speed, _running), STEP_PERCENT)
+        if found is None:
+            self.unclear.append("Too short to tell: the decode speed has too few samples.")
+            return
+        for when, size in found.steps:
+            if size < 0:
+                self.bad.append(f"Decode speed fell by {100 - 100 * math.exp(size / 100):.0f} % in one step at {stamp(when)} and has not come back.")
+        if found.late < 0:
+            self.unclear.append("Too short to tell: the decode speed fell in the last samples.")
+        fall, low, high = -found.slope, -found.high, -found.low
+        self.figures.append(("decode speed, % an hour", f"{-fall:+.1f} ({-high:+.1f} to {-low:+.1f})"))
+        if low > LEAST_SLOW_PERCENT / min(4.0, max(1.0, found.span)):
+            self.bad.append(f"Decode speed falls {fall:.1f} % an hour ({low:.1f} to {high:.1f}).{self._clock()}")
+        elif high > (limit := SLOW_PERCENT / min(5.0, max(1.0, found.span))):
+            needed = _hours_needed(self.hours, (high - low) / 2, limit - max(0.0, fall))
+            self.unclear.append(f"Too short to tell: a slowdown of {high:.1f} % an hour is not excluded. {needed}")
+
+    def _clock(self) -> str:
+        """Return which rank's clock falls with the speed, as a sentence with a space before it; empty if none does."""
+        for number in range(len(self.judged[-1]["ranks"])):
+            clocks = _points(self.parts, "seconds", _rank_figure(number, "clock_mhz"))
+            found = trend([each._replace(y=100 * math.log(each.y)) for each in clocks if each.y > 0], 1e9)
+            if found and -found.high * found.span > LEAST_SLOW_PERCENT:
+                heat = max((rank.get("temperature_c") or 0 for sample in self.judged for rank in sample["ranks"][number : number + 1] if rank), default=0)
+                return f" The SM clock of rank {number} falls with it, at up to {heat:.0f} °C."
+        return ""
+
+    def acceptance(self) -> None:
+        """Judge the share of accepted drafts; a server without a drafter has none."""
+        found = trend(_points(self.parts, "seconds", lambda sample: sample.get("acceptance")), STEP_POINTS)
+        if found is not None:
+            self._steps("Share of accepted drafts", found, "{:.0f} points")
+            if -found.high * found.span > STEP_POINTS / 3:
+                self.bad.append(f"Share of accepted drafts falls {-found.slope:.1f} points an hour ({-found.high:.1f} to {-found.low:.1f}).")
+
+    def events(self) -> None:
+        """Judge errors and kernel messages. Requests that a gap has ended are not errors."""
+        failed = sum(sample.get("failed") or 0 for sample in self.samples if not sample.get("gap"))
+        if failed:
+            last = next((text for sample in reversed(self.samples) if not sample.get("gap") for text in sample.get("errors") or []), "")
+            self.bad.append(f"{failed} of {self.samples[-1]['requests']:,} requests failed{f'. The last error: {last}' if last else ''}.")
+        for text in dict.fromkeys(text for sample in self.samples for text in sample.get("kernel") or []):
+            host, _colon, line = text.partition(": ")
+            self.bad.append(f"The kernel of {host} reported: {line}.")
+
+    def rest(self) -> None:
+        """Add the figures that are only shown."""
+        speeds = [sample["tok_s"] for sample in self.judged if sample.get("tok_s")]
+        shown = {
+            "decode speed, tokens/s": f"{median(speeds):.1f}" if speeds else "-",
+            "accepted drafts, %": _middle([sample.get("acceptance") for sample in self.judged]),
+            "KV cache used, %, highest": _highest(sample.get("kv") for sample in self.judged),
+        }
+        for key, name in (("power_w", "power, W, highest"), ("temperature_c", "temperature, °C, highest")):
+            shown[name] = _highest(rank.get(key) for sample in self.judged for rank in sample["ranks"] if rank)
+        self.figures += shown.items()
+
+
+def _highest(values: Any) -> str:
+    found = max((each for each in values if each is not None), default=None)
+    return "-" if found is None else f"{found:.0f}"
+
+
+def _middle(values: Sequence[Any]) -> str:
+    known = [each for each in values if each is not None]
+    return f"{median(known):.0f}" if known else "-"
+
+
+def verdict(plan: Mapping[str, Any], samples: Sequence[Sample]) -> dict[str, Any]:
+    """Return the verdict of a soak.
+
+    `plan` has group, name, release, profile, hours, and `missing_env`, what of UCX_PAIR the release does not set. A sample has `time`, `seconds` of soak
+    until then, `requests` until then, `failed` and `errors` since the last one, `gap` (why what is before it is not judged), `engine` (which one),
+    `tok_s`, `running`, `acceptance`, `kv`, `kernel`, and by rank `host`, `available_mib`, `power_w`, `clock_mhz`, `temperature_c` (None if not read).
+    """
+    judge, hours = _Judge(plan, samples), samples[-1]["seconds"] / 3600 if samples else 0.0
+    if samples:
+        judge.events()
+    if len(judge.judged) < LEAST_SAMPLES:
+        judge.unclear.append(f"Too short to tell: {len(judge.judged)} samples are judged, and {LEAST_SAMPLES} are needed.")
+    else:
+        for number in range(max(len(sample["ranks"]) for sample in judge.judged)):
+            judge.memory(number)
+        judge.speed()
+        judge.acceptance()
+        judge.rest()
+    result = "failed" if judge.bad else "unclear" if judge.unclear else "passed"
+    gaps = [str(sample["gap"]) for sample in samples if sample.get("gap")]
+    requests = samples[-1]["requests"] if samples else 0
+    head = f"{plan['group']}: soaked {hours:.1f} h on release {plan['release']}, {requests:,} requests: {WORDS[result]}."
+    notes = [f"{judge.warm / 60:.0f} min of warm-up are not judged."] if judge.warm >= 60 else []
+    notes += [f"{len(gaps)} gap{'s' if len(gaps) > 1 else ''} not judged: {'; '.join(dict.fromkeys(gaps))}."] if gaps else []
+    return {
+        "schema": SCHEMA, **{key: plan.get(key) for key in ("group", "name", "release", "profile")}, "hours": round(hours, 3), "requests": requests,
+        "verdict": result, "sentence": head, "findings": [*judge.bad, *judge.unclear], "notes": notes, "figures": judge.figures, "gaps": len(gaps),
+    }  # fmt: skip
