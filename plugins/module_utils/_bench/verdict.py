@@ -10,7 +10,7 @@ little. Each stretch between two gaps has a level of its own, so what happens in
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -200,9 +200,11 @@ def stretches(samples: Sequence[Sample]) -> tuple[list[list[Sample]], float]:
     The warm-up is the first tenth of an engine's samples and 15 minutes, and more as long as memory settles: at most a quarter, and at most an hour.
     """
     engines: list[list[Sample]] = []
+    engine = ""
     for sample in samples:
-        if not engines or sample.get("engine") != engines[-1][-1].get("engine"):
+        if not engines or sample.get("engine") not in ("", engine):  # in a gap it may not be known
             engines.append([])
+            engine = sample.get("engine") or ""
         engines[-1].append(sample)
     out, warm = [], 0.0
     for each in engines:
@@ -249,9 +251,14 @@ def _running(sample: Sample) -> float:
     return math.log1p(sample.get("running") or 0)
 
 
-def _hours_needed(hours: float, half: float, room: float) -> str:
-    """Return how long a soak has to be for an interval half as wide as the room: its width falls faster than its length grows."""
-    return f"About {max(2, math.ceil(1.2 * hours * (half / max(room, 0.1 * half)) ** (2 / 3)))} h would tell."
+class _Metric(NamedTuple):
+    """What is judged of a figure: its name, its steps, its unit, the fall from which it fails, and the one that a pass excludes; both by the span of x."""
+
+    what: str
+    step: Callable[[float], str]
+    unit: str
+    least: Callable[[float], float]
+    excluded: Callable[[float], float]
 
 
 class _Judge:
@@ -266,101 +273,85 @@ class _Judge:
         self.unclear: list[str] = []
         self.figures: list[tuple[str, str]] = []
 
-    def _steps(self, what: str, found: Trend, form: str, factor: float = 1.0) -> None:
+    def _judge(self, metric: _Metric, found: Trend | None, why: Callable[[], str] = str) -> None:
+        """Judge the trend of a figure. `why` returns the known cause of its fall, as the end of the sentence."""
+        lower = f"{metric.what[0].lower()}{metric.what[1:]}"
+        if found is None:
+            self.unclear.append(f"Too short to tell: {lower} has too few samples.")
+            return
         for when, size in found.steps:
             if size < 0:
-                self.bad.append(f"{what} fell by {form.format(-size * factor)} in one step at {stamp(when)} and has not come back.")
+                self.bad.append(f"{metric.what} fell by {metric.step(-size)} in one step at {stamp(when)} and has not come back.")
         if found.late < 0:
-            self.unclear.append(f"Too short to tell: {what[0].lower()}{what[1:]} fell by {form.format(-found.late * factor)} in the last samples.")
+            self.unclear.append(f"Too short to tell: {lower} fell by {metric.step(-found.late)} in the last samples.")
+        fall, low, high = -found.slope, -found.high, -found.low
+        self.figures.append((f"{lower}, {metric.unit}", f"{-fall:+.2f} ({-high:+.2f} to {-low:+.2f})"))
+        if low > metric.least(found.span):
+            form = ".0f" if low >= 3 else ".1f"
+            self.bad.append(f"{metric.what} falls {fall:{form}} {metric.unit} ({low:{form}} to {high:{form}}){why()}.")
+        elif high > (limit := metric.excluded(found.span)):
+            # An interval gets narrow faster than a soak gets long.
+            hours = max(2, math.ceil(1.2 * self.hours * ((high - low) / 2 / max(limit - max(0.0, fall), 0.05 * (high - low))) ** (2 / 3)))
+            self.unclear.append(f"Too short to tell: {lower} may fall by up to {high:.1f} {metric.unit}. About {hours} h would tell.")
 
     def memory(self, number: int) -> None:
         """Judge the memory of a rank."""
         host = next((rank["host"] for sample in self.judged for rank in sample["ranks"][number : number + 1] if rank), "?")
-        what = f"Available memory of rank {number} on {host}"
+        missing = [name for name in self.plan.get("missing_env") or [] if name in UCX_PAIR]
         found = trend(_points(self.parts, "requests", _rank_figure(number, "available_mib")), STEP_MIB)
-        if found is None:
-            self.unclear.append(f"Too short to tell: {what[0].lower()}{what[1:]} has too few samples.")
-            return
-        self._steps(what, found, "{:.1f} GiB", 1 / 1024)
-        fall, low, high = -found.slope, -found.high, -found.low
-        self.figures.append((f"memory of rank {number}, MiB a request", f"{-fall:+.2f} ({-high:+.2f} to {-low:+.2f})"))
-        if low > max(LEAST_LEAK_MIB, LEAST_FALL_MIB / found.span):
-            missing = [name for name in self.plan.get("missing_env") or [] if name in UCX_PAIR]
-            form = "{:.0f}" if low >= 3 else "{:.1f}"
-            why = f": the UCX pair is not set ({', '.join(missing)})" if missing else ""
-            self.bad.append(f"{what} falls {form.format(fall)} MiB a request ({form.format(low)} to {form.format(high)}){why}.")
-        elif high > LEAK_MIB:
-            needed = _hours_needed(self.hours, (high - low) / 2, LEAK_MIB - max(0.0, fall))
-            self.unclear.append(f"Too short to tell: a leak of {high:.1f} MiB a request on rank {number} is not excluded. {needed}")
+        metric = _Metric(
+            f"Available memory of rank {number} on {host}", lambda size: f"{size / 1024:.1f} GiB", "MiB a request",
+            lambda span: max(LEAST_LEAK_MIB, LEAST_FALL_MIB / span), lambda _span: LEAK_MIB,
+        )  # fmt: skip
+        self._judge(metric, found, lambda: f": the UCX pair is not set ({', '.join(missing)})" if missing else "")
 
     def speed(self) -> None:
-        """Judge the decode speed."""
-        found = trend(_points(self.parts, "seconds", _speed, _running), STEP_PERCENT)
-        if found is None:
-            self.unclear.append("Too short to tell: the decode speed has too few samples.")
-            return
-        for when, size in found.steps:
-            if size < 0:
-                self.bad.append(f"Decode speed fell by {100 - 100 * math.exp(size / 100):.0f} % in one step at {stamp(when)} and has not come back.")
-        if found.late < 0:
-            self.unclear.append("Too short to tell: the decode speed fell in the last samples.")
-        fall, low, high = -found.slope, -found.high, -found.low
-        self.figures.append(("decode speed, % an hour", f"{-fall:+.1f} ({-high:+.1f} to {-low:+.1f})"))
-        if low > LEAST_SLOW_PERCENT / min(4.0, max(1.0, found.span)):
-            self.bad.append(f"Decode speed falls {fall:.1f} % an hour ({low:.1f} to {high:.1f}).{self._clock()}")
-        elif high > (limit := SLOW_PERCENT / min(5.0, max(1.0, found.span))):
-            needed = _hours_needed(self.hours, (high - low) / 2, limit - max(0.0, fall))
-            self.unclear.append(f"Too short to tell: a slowdown of {high:.1f} % an hour is not excluded. {needed}")
-
-    def _clock(self) -> str:
-        """Return which rank's clock falls with the speed, as a sentence with a space before it; empty if none does."""
-        for number in range(len(self.judged[-1]["ranks"])):
-            clocks = _points(self.parts, "seconds", _rank_figure(number, "clock_mhz"))
-            found = trend([each._replace(y=100 * math.log(each.y)) for each in clocks if each.y > 0], 1e9)
-            if found and -found.high * found.span > LEAST_SLOW_PERCENT:
-                heat = max((rank.get("temperature_c") or 0 for sample in self.judged for rank in sample["ranks"][number : number + 1] if rank), default=0)
-                return f" The SM clock of rank {number} falls with it, at up to {heat:.0f} °C."
-        return ""
-
-    def acceptance(self) -> None:
-        """Judge the share of accepted drafts; a server without a drafter has none."""
+        """Judge the decode speed, and the share of accepted drafts, which a server without a drafter does not have."""
+        metric = _Metric(
+            "Decode speed", lambda size: f"{100 - 100 * math.exp(-size / 100):.0f} %", "% an hour",
+            lambda span: LEAST_SLOW_PERCENT / min(4.0, span), lambda span: SLOW_PERCENT / min(5.0, span),
+        )  # fmt: skip
+        self._judge(metric, trend(_points(self.parts, "seconds", _speed, _running), STEP_PERCENT), self._clock)
         found = trend(_points(self.parts, "seconds", lambda sample: sample.get("acceptance")), STEP_POINTS)
         if found is not None:
-            self._steps("Share of accepted drafts", found, "{:.0f} points")
-            if -found.high * found.span > STEP_POINTS / 3:
-                self.bad.append(f"Share of accepted drafts falls {-found.slope:.1f} points an hour ({-found.high:.1f} to {-found.low:.1f}).")
+            metric = _Metric("Share of accepted drafts", "{:.0f} points".format, "points an hour", lambda span: STEP_POINTS / 3 / span, lambda _span: math.inf)
+            self._judge(metric, found)
+
+    def _clock(self) -> str:
+        """Return which rank's clock falls with the speed; empty if none does."""
+        for number in range(len(self.judged[-1]["ranks"])):
+            clocks = _points(self.parts, "seconds", _rank_figure(number, "clock_mhz"))
+            found = trend([each._replace(y=100 * math.log(each.y)) for each in clocks if each.y > 0], math.inf)
+            if found and -found.high * found.span > LEAST_SLOW_PERCENT:
+                return f", and the SM clock of rank {number} falls with it, at up to {_highest(self._of(number, 'temperature_c'))} °C"
+        return ""
+
+    def _of(self, number: int, key: str) -> list[Any]:
+        return [_rank_figure(number, key)(sample) for sample in self.judged]
 
     def events(self) -> None:
-        """Judge errors and kernel messages. Requests that a gap has ended are not errors."""
-        failed = sum(sample.get("failed") or 0 for sample in self.samples if not sample.get("gap"))
+        """Judge errors and kernel messages. Requests that a gap has ended, also just before it is noticed, are not errors."""
+        counted = [now for now, after in zip(self.samples, [*self.samples[1:], {}]) if not now.get("gap") and not after.get("gap")]
+        failed = sum(sample.get("failed") or 0 for sample in counted)
         if failed:
-            last = next((text for sample in reversed(self.samples) if not sample.get("gap") for text in sample.get("errors") or []), "")
+            last = next((text for sample in reversed(counted) for text in sample.get("errors") or []), "")
             self.bad.append(f"{failed} of {self.samples[-1]['requests']:,} requests failed{f'. The last error: {last}' if last else ''}.")
         for text in dict.fromkeys(text for sample in self.samples for text in sample.get("kernel") or []):
             host, _colon, line = text.partition(": ")
             self.bad.append(f"The kernel of {host} reported: {line}.")
 
-    def rest(self) -> None:
+    def rest(self, ranks: int) -> None:
         """Add the figures that are only shown."""
-        speeds = [sample["tok_s"] for sample in self.judged if sample.get("tok_s")]
-        shown = {
-            "decode speed, tokens/s": f"{median(speeds):.1f}" if speeds else "-",
-            "accepted drafts, %": _middle([sample.get("acceptance") for sample in self.judged]),
-            "KV cache used, %, highest": _highest(sample.get("kv") for sample in self.judged),
-        }
-        for key, name in (("power_w", "power, W, highest"), ("temperature_c", "temperature, °C, highest")):
-            shown[name] = _highest(rank.get(key) for sample in self.judged for rank in sample["ranks"] if rank)
-        self.figures += shown.items()
+        for key, name in (("tok_s", "decode speed, tokens/s"), ("acceptance", "accepted drafts, %"), ("kv", "KV cache used, %")):
+            known = [sample[key] for sample in self.judged if sample.get(key) is not None]
+            self.figures.append((name, f"{median(known):.1f} (highest {max(known):.1f})" if known else "-"))
+        for key, name in (("power_w", "power, W"), ("temperature_c", "temperature, °C")):
+            self.figures += [(f"{name}, highest of rank {number}", _highest(self._of(number, key))) for number in range(ranks)]
 
 
-def _highest(values: Any) -> str:
-    found = max((each for each in values if each is not None), default=None)
-    return "-" if found is None else f"{found:.0f}"
-
-
-def _middle(values: Sequence[Any]) -> str:
+def _highest(values: Sequence[Any]) -> str:
     known = [each for each in values if each is not None]
-    return f"{median(known):.0f}" if known else "-"
+    return f"{max(known):.0f}" if known else "-"
 
 
 def verdict(plan: Mapping[str, Any], samples: Sequence[Sample]) -> dict[str, Any]:
@@ -376,15 +367,16 @@ def verdict(plan: Mapping[str, Any], samples: Sequence[Sample]) -> dict[str, Any
     if len(judge.judged) < LEAST_SAMPLES:
         judge.unclear.append(f"Too short to tell: {len(judge.judged)} samples are judged, and {LEAST_SAMPLES} are needed.")
     else:
-        for number in range(max(len(sample["ranks"]) for sample in judge.judged)):
+        ranks = max(len(sample["ranks"]) for sample in judge.judged)
+        for number in range(ranks):
             judge.memory(number)
         judge.speed()
-        judge.acceptance()
-        judge.rest()
+        judge.rest(ranks)
     result = "failed" if judge.bad else "unclear" if judge.unclear else "passed"
-    gaps = [str(sample["gap"]) for sample in samples if sample.get("gap")]
+    gaps = [str(now["gap"]) for before, now in zip([{}, *samples], samples) if now.get("gap") and not before.get("gap")]
     requests = samples[-1]["requests"] if samples else 0
-    head = f"{plan['group']}: soaked {hours:.1f} h on release {plan['release']}, {requests:,} requests: {WORDS[result]}."
+    length = f"{hours:.1f} h" + (f" of {plan['hours']:g} h" if hours < 0.99 * plan["hours"] else "")
+    head = f"{plan['group']}: soaked {length} on release {plan['release']}, {requests:,} requests: {WORDS[result]}."
     notes = [f"{judge.warm / 60:.0f} min of warm-up are not judged."] if judge.warm >= 60 else []
     notes += [f"{len(gaps)} gap{'s' if len(gaps) > 1 else ''} not judged: {'; '.join(dict.fromkeys(gaps))}."] if gaps else []
     return {

@@ -296,6 +296,13 @@ COMMANDS: dict[str, tuple[str, str, list[Argument]]] = {
         _number("--memory-floor", default=4.0, text="GiB of MemAvailable of a rank below which no other level starts"),
         (("--published",), {"default": "", "metavar": "FILE", "help": "JSON with the profile and its published figures; - reads standard input"}),
     ]),
+    "soak": ("_pair.soak.soak", "hours of load as users make it, with a sample a minute and a verdict; exit code 2 if the verdict is failed", [
+        _JSON, (("action",), {"choices": ["start", "status", "stop", "verdict", "run", "resume"], "metavar": "start|status|stop|verdict"}),
+        (("names",), {"nargs": "*", "metavar": "SOAK", "help": "names of soaks; verdict compares two; without one the newest"}),
+        _number("--hours", default=12.0, text="when it ends"), _number("--interval", default=60.0, text="seconds between two samples"),
+        _number("--pause", default=15.0, text="mean seconds between two requests of a user"),
+        (("--seed",), {"default": "", "help": "the same seed is the same load; by default a new one"}),
+    ]),
     "stop": ("_pair.verbs_change.stop", "stop the group", [*_CHANGE, _WAIT, _flag("--here", "on a worker: stop only this rank, if the head is down")]),
     "start": ("_pair.verbs_change.start", "start the release that was desired last", [*_CHANGE, _WAIT]),
     "rollback": ("_pair.verbs_change.rollback", "go to the last good release that is not current, or to another kept one", [

@@ -24,7 +24,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._pair.commands import
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.verbs_read import looks, status_document
 
 
-def _served(group: Group, what: str) -> dict[str, Any]:
+def served(group: Group, what: str) -> dict[str, Any]:
     """Return what is written about the release that serves: after a rollback the inventory differs from it. Raises CommandError if a rank is down."""
     group.need_head(what)
     path = os.path.join(group.folder, "current/release.json")
@@ -39,7 +39,7 @@ def _served(group: Group, what: str) -> dict[str, Any]:
     return release
 
 
-def _not_serving(group: Group, problem: object) -> CommandError:
+def not_serving(group: Group, problem: object) -> CommandError:
     return CommandError(f"{group.host} does not serve: {problem}. See playbooks/status.yml for the reason, and start it with site.yml.")
 
 
@@ -67,7 +67,7 @@ def check(group: Group, options: argparse.Namespace) -> int:
         levels = load.whole_numbers("The numbers of requests at once", options.concurrency, 1, 1024)
     except load.BenchError as error:
         raise CommandError(f"{error}.") from error
-    release = _served(group, "check")
+    release = served(group, "check")
     found: dict[str, Any] = {"group": group.name, **{key: release.get(key) for key in ("release", "profile", "port")}, "streams": options.streams}
     rows: list[dict[str, Any]] = []
     _print(options, load.title_lines(found))
@@ -86,7 +86,7 @@ def _replies(group: Group, release: Mapping[str, Any], timeout: float, batch: Se
     out = api_probe.run({"url": url, "requests": requests, "concurrency": level, "timeout": timeout, "env_file": look.key_files(group.folder)})
     problem = out.get("msg") or out.get("error") or ("" if out.get("models") else "it lists no model")
     if problem:
-        raise _not_serving(group, problem)
+        raise not_serving(group, problem)
     return list(out["replies"])
 
 
@@ -156,7 +156,7 @@ class Target:
             model = loads(page)["data"][0]
             self.model = str(model["id"])
         except (ValueError, LookupError, TypeError) as error:
-            raise _not_serving(group, f"{self.url}/v1/models: {f'HTTP {status}' if status else page[:120]}") from error
+            raise not_serving(group, f"{self.url}/v1/models: {f'HTTP {status}' if status else page[:120]}") from error
         args = release.get("settings") or {}
         mode = args.get("tokenizer-mode")
         self.tokenizer = ["--tokenizer", str(model.get("root") or self.model), *(["--tokenizer-mode", str(mode)] if mode else [])]
@@ -178,7 +178,7 @@ class Target:
 
 def bench(group: Group, options: argparse.Namespace) -> int:
     """Measure each level, once or again and again for some time, print its row, and return 2 if that ends early."""
-    release = _served(group, "bench")
+    release = served(group, "bench")
     given = _json_of(options.published, "The published figures") if options.published else {}
     found: dict[str, Any] = {"group": group.name, "release": release.get("release"), "profile": release.get("profile"), "time": text.stamp()}
     published = (given.get("figures") or {}) if given.get("profile") == found["profile"] else {}

@@ -75,7 +75,7 @@ def test_a_slowdown_names_the_clock_that_falls_with_it() -> None:
     for sample in samples:
         sample["ranks"][1].update(clock_mhz=2400 * 0.9 ** (sample["seconds"] / 3600), temperature_c=88.0)
     [found] = verdict.verdict(PLAN, samples)["findings"]
-    assert found.endswith("The SM clock of rank 1 falls with it, at up to 88 °C.")
+    assert found.endswith(", and the SM clock of rank 1 falls with it, at up to 88 °C.")
 
 
 def test_what_happens_in_a_gap_is_not_judged_and_the_memory_of_a_new_engine_warms_up() -> None:
@@ -105,7 +105,7 @@ def test_a_soak_that_cannot_tell_says_what_it_needs() -> None:
     assert (found["verdict"], found["findings"]) == ("unclear", ["Too short to tell: 15 samples are judged, and 20 are needed."])
     assert found["sentence"].endswith("requests: too short to tell.")
     few = verdict.verdict(PLAN, soak("few", minutes=60, rate=3.0))["findings"]
-    assert any(each.startswith("Too short to tell: a leak of ") and each.endswith(" h would tell.") for each in few)
+    assert any(each.startswith("Too short to tell: available memory of rank") and each.endswith(" h would tell.") for each in few)
     late = soak("late")
     for sample in late[-9:]:
         sample["ranks"][0]["available_mib"] -= 3000
