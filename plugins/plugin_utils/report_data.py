@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._bench.verdict import WORDS
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns import STAGES
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded, redact
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_atomically
@@ -29,7 +30,7 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import p
 from ansible_collections.gb10.cluster.plugins.plugin_utils.receipts import MOST_FILES, in_order
 
 Found = Mapping[str, Any]
-CACHE, RECORDS = "report-nodes.json", ("read_at", "receipts", "events", "memory", "bandwidth")
+CACHE, RECORDS = "report-nodes.json", ("read_at", "receipts", "events", "memory", "bandwidth", "soaks")
 MOST_BOOTS, MOST_RELEASES, MOST_ROWS, MOST_POINTS, GAP_SECONDS = 200, 12, 40, 300, 300.0  # seconds between two samples that interrupt a line
 _WORDS = ("starting", "arguments", "configuration", "rendezvous", "weights", "KV cache", "CUDA graphs", "engine", "API", "completions")
 STAGE_WORDS = dict(zip(STAGES, _WORDS))  # a stage of a later version stands for itself
@@ -238,12 +239,13 @@ def _verdict_row(boot: Found) -> list[str]:
     return [_minute(boot.get("time")), *(str(boot.get(key) or "") for key in ("release", "profile")), *_verdict(boot), f"{boot.get('msg') or ''}{drift}"]
 
 
-def cards(boots: Sequence[Found]) -> list[tuple[str, str]]:
-    """Return the first figures of the page, of the last boot that passed."""
+def cards(boots: Sequence[Found], soaks: Sequence[Found] = ()) -> list[tuple[str, str]]:
+    """Return the first figures of the page, of the last boot that passed and the last soak of its release."""
     boot: Found = next((each for each in reversed(boots) if each.get("passed")), {})
     out = [("profile", boot.get("profile")), ("model", ", ".join(boot.get("models") or [])), ("release", boot.get("release"))]
     out += [(name, form.format(finite(at(boot, part, key)))) for name, part, key, form in CARDS if finite(at(boot, part, key))]
-    return [(name, str(text)) for name, text in [*out, ("last good boot", boot and _verdict(boot)[1]), ("vLLM", boot.get("version"))] if text]
+    soak = next((f"{finite(each.get('hours')) or 0:.1f} h, {WORDS.get(str(each.get('verdict')), 'unknown')}" for each in soaks if each.get("release") == boot.get("release")), "")
+    return [(name, str(text)) for name, text in [*out, ("soaked", soak), ("last good boot", boot and _verdict(boot)[1]), ("vLLM", boot.get("version"))] if text]
 
 
 def plan(
@@ -269,7 +271,7 @@ def plan(
     return {
         "group": group, "made": made, "sentence": str(status.get("sentence") or f"The state of {group} was not read."), "notes": notes,
         "tone": "good" if state in ("serves", "busy") else "neutral" if status.get("ok") or state == "unknown" else "bad",
-        "cards": cards(boots), "ranks": rows,
+        "cards": cards(boots, [each for node in ranks.values() for each in node.get("soaks") or []]), "ranks": rows,
         "sections": {
             "boot": boot_section(boots), **memory_sections(boots, ranks), "pool": section(pools), "speed": speed_section(boots, profiles, bench),
             "rails": rails_section(ranks), "verdicts": section(rows=[*map(_verdict_row, boots[: -MOST_ROWS - 1 : -1])]),

@@ -14,7 +14,7 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils import report_data
 HOSTS = report_pages.HOSTS
 RECORDS = {
     "read_at": "2026-11-25T08:00:00Z", "receipts": [], "events": [{"n": 1, "text": "VLLM_API_KEY=sk-0123456789abcdef0123"}],
-    "memory": {"recent": "5 1 2 3", "day": "", "source": "agent"}, "bandwidth": {}, "changed": False,
+    "memory": {"recent": "5 1 2 3", "day": "", "source": "agent"}, "bandwidth": {}, "soaks": [], "changed": False,
 }  # fmt: skip
 FABRIC = {
     "rails": [{"netdev": "enp1s0f0np0", "hca": None, "carrier": True, "gids": []}], "problems": [{"id": "no_rdma", "message": "m", "remedy": None}], "env": {},
