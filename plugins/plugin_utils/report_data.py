@@ -244,8 +244,9 @@ def cards(boots: Sequence[Found], soaks: Sequence[Found] = ()) -> list[tuple[str
     boot: Found = next((each for each in reversed(boots) if each.get("passed")), {})
     out = [("profile", boot.get("profile")), ("model", ", ".join(boot.get("models") or [])), ("release", boot.get("release"))]
     out += [(name, form.format(finite(at(boot, part, key)))) for name, part, key, form in CARDS if finite(at(boot, part, key))]
-    soak = next((f"{finite(each.get('hours')) or 0:.1f} h, {WORDS.get(str(each.get('verdict')), 'unknown')}" for each in soaks if each.get("release") == boot.get("release")), "")
-    return [(name, str(text)) for name, text in [*out, ("soaked", soak), ("last good boot", boot and _verdict(boot)[1]), ("vLLM", boot.get("version"))] if text]
+    soaked = [each for each in soaks if each.get("release") == boot.get("release")][:1]
+    out += [("soaked", f"{finite(each.get('hours')) or 0:.1f} h, {WORDS.get(str(each.get('verdict')))}") for each in soaked]
+    return [(name, str(text)) for name, text in [*out, ("last good boot", boot and _verdict(boot)[1]), ("vLLM", boot.get("version"))] if text]
 
 
 def plan(

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 MOST_USERS = 32
-USERS = 8  # without max-num-seqs
+USERS = 9  # and one, without max-num-seqs
 ROOM = 0.7  # of the context: a tokenizer counts other tokens than were estimated
 COLD_TOKENS = 20_000
 SHORT, LONG = 16, 1024  # tokens of a reply
@@ -31,8 +31,8 @@ class Request(NamedTuple):
 
 
 def count_of(settings: Mapping[str, Any]) -> int:
-    """Return how many users there are: each has one request at most, so the engine holds no more than it can run."""
-    return max(1, min(MOST_USERS, int(settings.get("max-num-seqs") or USERS)))
+    """Return how many users there are: each has one request at most, and one more measures the speed, so the engine runs all that it holds."""
+    return max(1, min(MOST_USERS, int(settings.get("max-num-seqs") or USERS) - 1))
 
 
 def requests(seed: str, user: int, context: int, pause: float) -> Iterator[Request]:

@@ -10,7 +10,7 @@ little. Each stretch between two gaps has a level of its own, so what happens in
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ SCHEMA = "gb10.cluster/soak/1"
 LEAST_SAMPLES, MOST_POINTS = 20, 600  # to judge; longer series are fitted as medians of neighbours
 Z = 2.6  # half an interval of 99 %, in standard errors
 LEAK_MIB, LEAST_LEAK_MIB, LEAST_FALL_MIB = 1.0, 0.1, 400.0  # a request: what a pass excludes; what fails, by itself and over the whole soak
-SLOW_PERCENT, LEAST_SLOW_PERCENT = 10.0, 3.0  # the same of the speed, over the first hours: a day's change of temperature moves it by 3 %
+SLOW_PERCENT, LEAST_SLOW_PERCENT = 7.0, 3.0  # the same of the speed over the first hours: a change of temperature by day moves it by 3 %
 STEP_MIB, STEP_PERCENT, STEP_POINTS = 1024.0, 10.0, 15.0  # of acceptance, points
 WARM_UP, LONGEST_WARM_UP, WARM_UP_SECONDS = 0.1, 0.25, (900.0, 3600.0)  # shares of what an engine was sampled; at least and at most so long
 SETTLED_MIB = 128.0
@@ -42,41 +42,45 @@ class Point(NamedTuple):
     time: float
 
 
+class Step(NamedTuple):
+    """A change of the level: its time, its size, and whether the figures after it are too few to judge it."""
+
+    time: float
+    size: float
+    late: bool
+
+
 class Trend(NamedTuple):
-    """Change of a figure for each unit of x with its interval, the x that were seen, steps (time, size), and a step too late to be judged."""
+    """Change of a figure for each unit of x with its interval, how much x was seen, and the steps."""
 
     slope: float
     low: float
     high: float
     span: float
-    steps: list[tuple[float, float]]
-    late: float
+    steps: list[Step]
 
 
 # --- The fit.
 
 
-def _solved(rows: Sequence[Sequence[float]], values: Sequence[float], weights: Sequence[float]) -> tuple[list[float], list[list[float]]]:
-    """Return the coefficients of weighted least squares, and the inverse of its matrix."""
+def _solved(rows: Sequence[Sequence[float]], values: Sequence[float], weights: Sequence[float]) -> tuple[list[float], list[float]]:
+    """Return the coefficients of weighted least squares, and the diagonal of the inverse of its matrix."""
     size = len(rows[0])
-    matrix = [[0.0] * size + [float(row == column) for column in range(size)] for row in range(size)]
-    right = [0.0] * size
+    matrix = [[0.0] * size + [float(row == column) for column in range(size)] + [0.0] for row in range(size)]
     for row, value, weight in zip(rows, values, weights):
         used = [place for place in range(size) if row[place]]  # most columns belong to another stretch
         for a in used:
-            right[a] += weight * row[a] * value
+            matrix[a][-1] += weight * row[a] * value
             for b in used:
                 matrix[a][b] += weight * row[a] * row[b]
     for a in range(size):
         matrix[a][a] += 1e-9 * (matrix[a][a] or 1.0)
-        pivot = matrix[a][a]
-        matrix[a] = [each / pivot for each in matrix[a]]
+        matrix[a] = [each / matrix[a][a] for each in matrix[a]]
         for b in range(size):
-            factor = matrix[b][a] if b != a else 0.0
-            if factor:
+            factor = matrix[b][a]
+            if b != a and factor:
                 matrix[b] = [own - factor * other for own, other in zip(matrix[b], matrix[a])]
-    inverse = [line[size:] for line in matrix]
-    return [sum(map(float.__mul__, line, right)) for line in inverse], inverse
+    return [line[-1] for line in matrix], [max(0.0, line[size + place]) for place, line in enumerate(matrix)]
 
 
 def _spread(values: Sequence[float]) -> float:
@@ -84,62 +88,48 @@ def _spread(values: Sequence[float]) -> float:
     return 1.4826 * median(map(abs, values)) or 1e-9
 
 
-def _interval(rows: Sequence[Sequence[float]], points: Sequence[Point]) -> tuple[float, float]:
-    """Return the first coefficient and its standard error, for noise of which each value depends on the one before."""
-    values, rho, found, error = [point.y for point in points], 0.0, 0.0, 0.0
+def _fit(rows: Sequence[Sequence[float]], points: Sequence[Point]) -> list[tuple[float, float]]:
+    """Return each coefficient and its standard error, for noise of which each value depends on the one before."""
+    values, rho, weights, out = [point.y for point in points], 0.0, [1.0] * len(points), list[tuple[float, float]]()
     follows = [0, *(int(new.part == old.part) for old, new in zip(points, points[1:]))]
-    weights = [1.0] * len(points)
-    for _round in range(6):
-        new_rows, new_values = [], []
-        for place, row in enumerate(rows):
-            before, scale = rho * follows[place], 1.0 if follows[place] else math.sqrt(1 - rho * rho)
-            new_rows.append([scale * (own - before * old) for own, old in zip(row, rows[place - 1])])
-            new_values.append(scale * (values[place] - before * values[place - 1]))
-        coefficients, inverse = _solved(new_rows, new_values, weights)
-        steps = [value - sum(map(float.__mul__, row, coefficients)) for row, value in zip(new_rows, new_values)]
-        spread = _spread(steps)
-        weights = [min(1.0, 1.5 * spread / (abs(each) or 1e-9)) for each in steps]
-        # Bursts are cut to what counts, so that a pair of them does not look like noise that lasts.
-        free = max(1, len(rows) - len(rows[0]))
-        scale = math.sqrt(sum(min(abs(each), 2.5 * spread) ** 2 for each in steps) / free) * 1.1
-        found, error = coefficients[0], scale * math.sqrt(max(0.0, inverse[0][0]))
-        left = [value - sum(map(float.__mul__, row, coefficients)) for row, value in zip(rows, values)]
-        limit = 3 * _spread(left)
+    for _round in range(5):
+        scales = [1.0 if each else math.sqrt(1 - rho * rho) for each in follows]
+        lags = [rho * each for each in follows]
+        moves = [[scale * (own - lag * old) for own, old in zip(row, rows[place - 1])] for place, (row, scale, lag) in enumerate(zip(rows, scales, lags))]
+        targets = [scale * (value - lag * values[place - 1]) for place, (value, scale, lag) in enumerate(zip(values, scales, lags))]
+        found, inverse = _solved(moves, targets, weights)
+        errors = [value - sum(map(float.__mul__, row, found)) for row, value in zip(moves, targets)]
+        spread = _spread(errors)
+        weights = [min(1.0, 1.5 * spread / (abs(each) or 1e-9)) for each in errors]
+        noise = 1.1 * math.sqrt(sum(min(abs(each), 2.5 * spread) ** 2 for each in errors) / max(1, len(rows) - len(found)))
+        out = [(each, noise * math.sqrt(place)) for each, place in zip(found, inverse)]
+        left = [value - sum(map(float.__mul__, row, found)) for row, value in zip(rows, values)]
+        limit = 3 * _spread(left)  # a pair of bursts must not look like noise that lasts
         cut = [max(-limit, min(limit, each)) for each in left]
-        both = sum(one * two for one, two, same in zip(cut, cut[1:], follows[1:]) if same)
-        own = sum(each * each for each in cut) or 1.0
-        rho = max(0.0, min(0.97, both / own + (1 + 4 * both / own) / len(rows)))  # a short series shows less of it than there is
-    return found, error
-
-
-def _jumps(points: Sequence[Point], width: int, slope: float) -> Iterator[tuple[int, float, bool]]:
-    """Yield each place, how far the level moves there apart from the slope, and whether the figures after it are too few to tell."""
-    ends = {point.part: index for index, point in enumerate(points, 1)}
-    for place in range(width, len(points) - max(5, width // 2)):
-        before, end = points[place - width : place], ends[points[place].part]
-        if before[0].part == points[place].part and (end - place >= 2 * width or end == len(points)):
-            moved = [
-                median(each.y for each in later) - median(each.y for each in before) - slope * (median(p.x for p in later) - median(p.x for p in before))
-                for later in (points[place : min(end, place + count * width)] for count in (1, 3))
-            ]
-            yield place, min(moved, key=abs) if moved[0] * moved[1] > 0 else 0.0, end - place < 2 * width  # a burst does not last
+        lasts = sum(one * two for one, two, same in zip(cut, cut[1:], follows[1:]) if same) / (sum(each * each for each in cut) or 1.0)
+        rho = max(0.0, min(0.97, lasts + (1 + 4 * lasts) / len(rows)))  # a short series shows less of it than there is
+    return out
 
 
 def _step(points: Sequence[Point], width: int, least: float) -> tuple[int, float, bool] | None:
     """Return place and size of the largest step of at least this size, and whether it is too late to be judged; None without one."""
     pairs = [(new.y - old.y, new.x - old.x) for old, new in zip(points, points[width:]) if old.part == new.part and new.x > old.x]
-    if not pairs:
-        return None
-    slope = median(moved / passed for moved, passed in pairs)
-    found = list(_jumps(points, width, slope))
-    noise = _spread([jump for _place, jump, _late in found]) if found else 0.0
+    slope = median(moved / passed for moved, passed in pairs) if pairs else 0.0
+    level = [point.y - slope * point.x for point in points]
+    ends, found = {point.part: index for index, point in enumerate(points, 1)}, list[tuple[int, float, bool]]()
+    for place in range(width, len(points) - max(5, width // 2)):
+        end = ends[points[place].part]
+        if points[place - width].part == points[place].part and (end - place >= 2 * width or end == len(points)):
+            before = median(level[place - width : place])
+            soon, later = (median(level[place : min(end, place + count * width)]) - before for count in (1, 3))
+            found.append((place, min(soon, later, key=abs) if soon * later > 0 else 0.0, end - place < 2 * width))  # a burst does not last
+    noise = _spread([size for _place, size, _late in found]) if found else 0.0
     large = [each for each in found if abs(each[1]) >= max(least, 5 * noise) * (1.3 if each[2] else 1.0)]
     if not large:
         return None
     place, size, late = max(large, key=lambda each: (not each[2], abs(each[1])))
-    near = [each for each in range(max(1, place - width // 2), min(len(points), place + width // 2 + 1)) if points[each].part == points[each - 1].part]
-    exact = max(near, key=lambda each: math.copysign(1, size) * (points[each].y - points[each - 1].y), default=place)
-    return exact, size, late
+    near = [each for each in range(place - width // 2, min(len(points), place + width // 2 + 1)) if points[each].part == points[each - 1].part]
+    return max(near, key=lambda each: size * (level[each] - level[each - 1])), size, late
 
 
 def _thinned(points: Sequence[Point]) -> list[Point]:
@@ -163,32 +153,24 @@ def _columns(points: Sequence[Point], steps: Sequence[int], span: float) -> list
 
 def trend(points: Sequence[Point], least_step: float) -> Trend | None:
     """Return the trend of a figure; None if its figures are too few, or x does not move."""
-    points = _thinned(points)
+    points = level = _thinned(points)
     span = sum(new.x - old.x for old, new in zip(points, points[1:]) if new.part == old.part)
     if len(points) < LEAST_SAMPLES or span <= 0:
         return None
-    width, level, steps, late = max(4, min(15, len(points) // 9)), points, list[int](), 0.0
-    while len(steps) < 4 and (found := _step(level, width, least_step)):
-        place, jump, is_late = found
-        rows = _columns(points, [*steps, place], span)
-        size, error = _interval([[row[len(steps) + 1], *row[: len(steps) + 1], *row[len(steps) + 2 :]] for row in rows], points)
+    width, places, late = max(4, min(15, len(points) // 9)), list[int](), list[bool]()
+    fit = _fit(_columns(points, [], span), points)
+    while len(places) < 4 and (found := _step(level, width, least_step)):
+        more = _fit(_columns(points, [*places, found[0]], span), points)
+        size, error = more[len(places) + 1]
         if abs(size) < max(0.8 * least_step, 4 * error):
             break
-        late = jump if is_late else 0.0
-        if is_late:
-            break
-        steps.append(place)
-        level = [p._replace(y=p.y - jump) if index >= place and p.part == points[place].part else p for index, p in enumerate(level)]
-    times = [points[place].time for place in steps]
-    rows = _columns(points, steps, span)
-    sizes = [_interval([[row[number], *row[:number], *row[number + 1 :]] for row in rows], points)[0] for number in range(1, len(steps) + 1)]
-    if late:  # what cannot be told yet is left out of the slope
-        points = points[: -2 * width]
-        rows = _columns(points, [place for place in steps if place < len(points)], span)
-    slope, error = _interval(rows, points)
-    made = sorted(zip(times, sizes))
-    lasting = [each for index, each in enumerate(made) if sum(size for _when, size in made[index:]) / each[1] > 0.5]  # a later one has not undone it
-    return Trend(slope / span, (slope - Z * error) / span, (slope + Z * error) / span, span, lasting, late)
+        part = points[found[0]].part
+        level = [each._replace(y=each.y - found[1]) if index >= found[0] and each.part == part else each for index, each in enumerate(level)]
+        fit, places, late = more, [*places, found[0]], [*late, found[2]]
+    made = sorted(Step(points[place].time, size, is_late) for place, is_late, (size, _error) in zip(places, late, fit[1:]))
+    lasting = [each for index, each in enumerate(made) if sum(later.size for later in made[index:]) / each.size > 0.5]  # a later one has not undone it
+    slope, error = fit[0]
+    return Trend(slope / span, (slope - Z * error) / span, (slope + Z * error) / span, span, lasting)
 
 
 # --- What is judged of the samples.
@@ -262,7 +244,7 @@ class _Metric(NamedTuple):
 
 
 class _Judge:
-    """Collects the sentences of what fails, of what cannot be told, and of what was measured."""
+    """Collects the sentences of what fails, of what is not clear, and of what was measured."""
 
     def __init__(self, plan: Mapping[str, Any], samples: Sequence[Sample]) -> None:
         self.plan, self.samples = plan, samples
@@ -279,11 +261,11 @@ class _Judge:
         if found is None:
             self.unclear.append(f"Too short to tell: {lower} has too few samples.")
             return
-        for when, size in found.steps:
-            if size < 0:
-                self.bad.append(f"{metric.what} fell by {metric.step(-size)} in one step at {stamp(when)} and has not come back.")
-        if found.late < 0:
-            self.unclear.append(f"Too short to tell: {lower} fell by {metric.step(-found.late)} in the last samples.")
+        for step in (each for each in found.steps if each.size < 0):
+            if step.late:
+                self.unclear.append(f"Too short to tell: {lower} fell by {metric.step(-step.size)} in the last samples.")
+            else:
+                self.bad.append(f"{metric.what} fell by {metric.step(-step.size)} in one step at {stamp(step.time)} and has not come back.")
         fall, low, high = -found.slope, -found.high, -found.low
         self.figures.append((f"{lower}, {metric.unit}", f"{-fall:+.2f} ({-high:+.2f} to {-low:+.2f})"))
         if low > metric.least(found.span):

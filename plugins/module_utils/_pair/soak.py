@@ -37,8 +37,8 @@ UNIT = "gb10-soak"
 PLAN, SAMPLES = "plan.json", "samples.jsonl"
 KEPT = 10
 LONGEST_HOURS = 24 * 31
-REQUEST_SECONDS, PROBE_SECONDS = 900.0, 60.0
-BEGIN_SECONDS, END_SECONDS = 15.0, 60.0
+REQUEST_SECONDS, PROBE_SECONDS = 900.0, 300.0
+BEGIN_SECONDS, END_SECONDS, LOCK_SECONDS = 15.0, 60.0, 1.0
 CALM_SECONDS = 5.0  # after a request that failed
 PROBE = {"prompt": measures.DECODE_PROMPT, "max_tokens": measures.LEAST_DECODE_TOKENS, "body": {"ignore_eos": True}}
 _SERVED = "vllm:request_success_total"
@@ -63,16 +63,10 @@ class Soak:
                 os.close(handle)
         return self._handle is not None
 
-    def unlock(self) -> None:
-        """Give the lock back."""
-        if self._handle is not None:
-            os.close(self._handle)
-            self._handle = None
-
     def runs(self) -> bool:
-        """Whether a process runs this soak."""
-        if self.lock():
-            self.unlock()
+        """Whether another process runs this soak."""
+        if self.lock() and self._handle is not None:
+            self._handle = os.close(self._handle)
             return False
         return True
 
@@ -96,16 +90,15 @@ class Soak:
         """Whether the soak is to go on: its plan is there, and it was not stopped."""
         return bool((self.folder.load(PLAN) or {}).get("wanted")) and not self.folder.exists(look.SOAKED)
 
-    def judged(self) -> dict[str, Any]:
-        """Return the verdict on the samples until now."""
-        return {**verdict(self.plan, self.samples()), "time": text.stamp()}
-
-    def end(self) -> dict[str, Any]:
-        """Write the verdict, and return it."""
-        found = self.judged()
+    def end(self) -> None:
+        """Write the verdict."""
         self.folder.save(PLAN, {**self.plan, "wanted": False})
-        self.folder.save(look.SOAKED, found)
-        return found
+        self.folder.save(look.SOAKED, {**verdict(self.plan, self.samples()), "time": text.stamp()})
+
+    def document(self) -> dict[str, Any]:
+        """Return the receipt, or the verdict on the samples until now."""
+        done = self.folder.load(look.SOAKED)
+        return {**done, "state": "ended"} if done else {**verdict(self.plan, self.samples()), "state": "running" if self.runs() else "interrupted"}
 
 
 class Load:
@@ -159,7 +152,7 @@ class Sampler:
         self._engine, self._served, self._pending = str(known.get("engine") or ""), known.get("served"), 0
         self._at: float | None = None  # None: the soak was away since the last sample
         self._drafts: dict[str, Any] = {}
-        self._since, self._told = text.stamp(self.last.get("time") or plan["started"]), set[tuple[Any, ...]]()
+        self._since, self._known_lines = text.stamp(self.last.get("time") or plan["started"]), set[tuple[Any, ...]]()
 
     def take(self, load: Load) -> dict[str, Any]:
         """Return a sample. The decode speed is that of one short request next to the users' ones."""
@@ -191,13 +184,13 @@ class Sampler:
             return f"the soak did not run for {text.duration(time.time() - self.last['time'])}"
         return lost or ("the engine was started again" if self._engine and engine != self._engine else "")
 
-    def _grown(self, engine: str, served: float | None) -> int:
+    def _grown(self, engine: str, counter: float | None) -> int:
         """Return how many requests were served since the last sample of an engine: by its counter, with those of other clients, else by the load."""
         if not engine:
             return 0
-        counted = served is not None and self._served is not None and engine == self._engine and served >= self._served
-        grown = int(served - self._served) if counted else self._pending  # type: ignore[operator]
-        self._engine, self._served, self._pending = engine, served, 0
+        before = self._served if engine == self._engine else None
+        grown = self._pending if counter is None or before is None or counter < before else int(counter - before)
+        self._engine, self._served, self._pending = engine, counter, 0
         return grown
 
     def _ranks(self) -> Iterator[dict[str, Any]]:
@@ -208,11 +201,10 @@ class Sampler:
                 running = [each for each in shown.get("containers") or [] if each["running"]]
                 self.release = (releases.running_release(shown) if number == 0 else "") or self.release
                 memory, gpu = shown.get("memory") or {}, [*(shown.get("gpus") or [[]])[0], *[None] * 5]
-                figures = {
-                    "host": host, "available_mib": round(memory["available_kib"] / 1024, 1), "power_w": gpu[0], "clock_mhz": gpu[2], "temperature_c": gpu[4],
-                }  # fmt: skip
+                available = round(memory.get("available_kib", 0) / 1024, 1)
+                figures = {"host": host, "available_mib": available, "power_w": gpu[0], "clock_mhz": gpu[2], "temperature_c": gpu[4]}
                 yield {
-                    "figures": figures if memory.get("total_kib") else None, "kernel": self._news(host, shown.get("kernel") or []),
+                    "figures": figures if available else None, "kernel": self._news(host, shown.get("kernel") or []),
                     "engine": ",".join(f"{each['id'][:12]}@{each['started_at'][:19]}" for each in running),
                     "lost": f"{host} did not answer ({why})" if found is None else "" if running else f"rank {number} on {host} did not run",
                 }  # fmt: skip
@@ -220,8 +212,8 @@ class Sampler:
             yield {"figures": None, "kernel": [], "engine": "", "lost": f"the agent of {self.group.host} did not answer"}
 
     def _news(self, host: str, lines: Sequence[Mapping[str, Any]]) -> list[str]:
-        new = [each for each in lines if each["at"] >= self._since and (host, each["at"], each["text"]) not in self._told]
-        self._told.update((host, each["at"], each["text"]) for each in new)
+        new = [each for each in lines if each["at"] >= self._since and (host, each["at"], each["text"]) not in self._known_lines]
+        self._known_lines.update((host, each["at"], each["text"]) for each in new)
         return [f"{host}: {each['text']}" for each in new]
 
 
@@ -230,8 +222,11 @@ class Sampler:
 
 def _run(group: Group, soak: Soak) -> int:
     """Load the model and take samples until the soak's hours are over or it is stopped. SIGTERM ends the process, not the soak."""
-    if not soak.lock():
-        raise CommandError(f"{group.name}: the soak {soak.name} runs already.")
+    end = time.monotonic() + LOCK_SECONDS  # others look whether it is held
+    while not soak.lock():
+        if time.monotonic() > end:
+            raise CommandError(f"{group.name}: the soak {soak.name} runs already.")
+        time.sleep(0.05)
     plan, samples, ended = soak.plan, soak.samples(), threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: ended.set())
@@ -296,11 +291,11 @@ def _start(group: Group, options: argparse.Namespace) -> dict[str, Any]:
     if problem:
         soak.folder.save(PLAN, {**soak.plan, "wanted": False})
         raise CommandError(f"{group.name}: {problem}.")
-    return _document(Soak(group, name))
+    return Soak(group, name).document()
 
 
 def _tokens_per_word(server: api_probe.Server, model: str) -> float:
-    """Return the tokens of a word of the users' texts, as the server counts them; 1.5 if it does not."""
+    """Return how many tokens the server counts for each word of the users' texts; 1.5 if it does not count."""
     words = users.text_of(users.Request(0.0, "count", 256, 1, None)).split()
     status, reply = server.call("POST", "/tokenize", {"model": model, "prompt": " ".join(words)})
     with contextlib.suppress(ValueError, LookupError, TypeError):
@@ -318,7 +313,7 @@ def _stop(soak: Soak) -> dict[str, Any]:
         run_command(["systemctl", "stop", f"{UNIT}.service"], END_SECONDS)
     if not soak.folder.exists(look.SOAKED):
         soak.end()
-    return _document(soak)
+    return soak.document()
 
 
 def _soaks(group: Group, *names: str) -> list[Soak]:
@@ -328,14 +323,6 @@ def _soaks(group: Group, *names: str) -> list[Soak]:
         if name not in kept:
             raise CommandError(f"{group.host} keeps no soak {name}. Kept: {', '.join(kept) or 'none'}.")
     return [Soak(group, name) for name in names or kept]
-
-
-def _document(soak: Soak) -> dict[str, Any]:
-    """Return what is known of a soak: its receipt, or the verdict until now."""
-    done = soak.folder.load(look.SOAKED)
-    if done:
-        return {**done, "state": "ended"}
-    return {**soak.judged(), "state": "running" if soak.runs() else "interrupted"}
 
 
 def _lines(document: Mapping[str, Any]) -> list[str]:
@@ -366,7 +353,7 @@ def soak(group: Group, options: argparse.Namespace) -> int:
             raise CommandError(f"{group.name}: there was no soak yet. Start one with `gb10 soak start`.")
         if options.action == "run":
             return _run(group, soaks[0])
-        found = [_stop(soaks[0])] if options.action == "stop" else [_document(each) for each in soaks[: len(options.names) or 1]]
+        found = [_stop(soaks[0])] if options.action == "stop" else [each.document() for each in soaks[: len(options.names) or 1]]
     lines = _lines(found[0]) if len(found) == 1 else _compared(found)
     answer(options, {**found[0], "lines": lines, **({"compared": found} if len(found) > 1 else {})}, lines)
     if options.action == "verdict" and found[0]["verdict"] == "failed":

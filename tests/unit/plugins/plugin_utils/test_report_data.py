@@ -118,6 +118,13 @@ def test_bench_is_compared_with_the_figures_of_its_releases_profile() -> None:
     assert dict(unknown["figures"][1]["series"]) == {"measured": [53.9, 62.1, 80.0, 101.2]}
 
 
+def test_last_soak_of_the_last_good_release_is_a_first_figure() -> None:
+    boots = [{"release": "4f0c", "passed": True}]
+    soaks = [{"release": release, "hours": hours, "verdict": "passed"} for release, hours in (("other", 1.0), ("4f0c", 12.04), ("4f0c", 2.0))]
+    assert ("soaked", "12.0 h, passed") in report_data.cards(boots, soaks)
+    assert "soaked" not in dict(report_data.cards(boots, soaks[:1]))
+
+
 def test_rank_without_a_cable_has_the_problem_with_its_remedy() -> None:
     fabric = {"rails": [], "problems": [{"message": "No mlx5 device is visible.", "remedy": "Plug the QSFP cable."}]}
     nodes = {host: report_pages.node(rank, fabric=fabric) for rank, host in enumerate(report_pages.HOSTS)}

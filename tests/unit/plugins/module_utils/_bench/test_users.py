@@ -35,4 +35,4 @@ def test_a_day_of_users_has_conversations_that_grow_cold_prompts_cancellations_a
 
 
 def test_users_are_no_more_than_the_engine_runs_at_once() -> None:
-    assert [users.count_of(settings) for settings in ({}, {"max-num-seqs": 4}, {"max-num-seqs": "1024"})] == [8, 4, 32]
+    assert [users.count_of(settings) for settings in ({}, {"max-num-seqs": 4}, {"max-num-seqs": "1024"}, {"max-num-seqs": 1})] == [8, 3, 32, 1]
