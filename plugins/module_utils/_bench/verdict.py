@@ -23,7 +23,6 @@ LEAK_MIB, LEAST_LEAK_MIB, LEAST_FALL_MIB = 1.0, 0.1, 400.0  # a request: what a 
 SLOW_PERCENT, LEAST_SLOW_PERCENT = 7.0, 3.0  # the same of the speed over the first hours: a change of temperature by day moves it by 3 %
 STEP_MIB, STEP_PERCENT, STEP_POINTS = 1024.0, 10.0, 15.0  # of acceptance, points
 WARM_UP, LONGEST_WARM_UP, WARM_UP_SECONDS = 0.1, 0.25, (900.0, 3600.0)  # shares of what an engine was sampled; at least and at most so long
-SETTLED_MIB = 128.0
 #: Without both, each request leaks about 14 MB (GanyX19).
 UCX_PAIR = ("UCX_MEM_MMAP_HOOK_MODE", "UCX_RCACHE_MAX_UNRELEASED")
 
@@ -179,40 +178,27 @@ def trend(points: Sequence[Point], least_step: float) -> Trend | None:
 def stretches(samples: Sequence[Sample]) -> tuple[list[list[Sample]], float]:
     """Return the samples between gaps without the warm-up of each engine, and the seconds of warm-up that are left out.
 
-    The warm-up is the first tenth of an engine's samples and 15 minutes, and more as long as memory settles: at most a quarter, and at most an hour.
+    The warm-up of an engine is the first tenth of its samples and 15 minutes, at most a quarter and an hour.
     """
-    engines: list[list[Sample]] = []
-    engine = ""
+    engines, engine = list[list[Sample]](), ""
     for sample in samples:
         if not engines or sample.get("engine") not in ("", engine):  # in a gap it may not be known
             engines.append([])
             engine = sample.get("engine") or ""
         engines[-1].append(sample)
-    out, warm = [], 0.0
+    out, warm = list[list[Sample]](), 0.0
     for each in engines:
-        start = _warm(each)
-        warm += each[start - 1]["seconds"] - each[0]["seconds"] if start else 0.0
-        out.append(list[Sample]())
+        ages, count = [sample["seconds"] - each[0]["seconds"] for sample in each], len(each)
+        least, longest = (sum(age < seconds for age in ages) for seconds in WARM_UP_SECONDS)
+        start = min(max(least, math.ceil(WARM_UP * count)), longest, int(LONGEST_WARM_UP * count))
+        warm += ages[start]
+        out.append([])
         for sample in each[start:]:
             if sample.get("gap"):
                 out.append([])
             else:
                 out[-1].append(sample)
     return [each for each in out if each], warm
-
-
-def _warm(samples: Sequence[Sample]) -> int:
-    count, most = len(samples), int(LONGEST_WARM_UP * len(samples))
-    least, longest = (next((place for place, each in enumerate(samples) if each["seconds"] - samples[0]["seconds"] >= end), count) for end in WARM_UP_SECONDS)
-    start, chunk = min(most, max(least, math.ceil(WARM_UP * count))), max(3, count // 20)
-    sums = [sum(rank["available_mib"] for rank in sample["ranks"] if rank) for sample in samples]
-    middles = [median(sums[place : place + chunk]) for place in range(start, max(start, count - chunk), chunk)]
-    moves = [abs(new - old) for old, new in zip(middles, middles[1:])]
-    for move in moves:
-        if start + chunk > most or move <= max(SETTLED_MIB, 4 * median(moves)):
-            break
-        start += chunk
-    return min(start, longest)
 
 
 def _points(parts: Sequence[Sequence[Sample]], x: str, figure: Any, other: Any = lambda _sample: 0.0) -> list[Point]:

@@ -14,6 +14,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import signal
 import threading
 import time
@@ -289,7 +290,8 @@ def _start(group: Group, options: argparse.Namespace) -> dict[str, Any]:
         time.sleep(0.1)
         problem = f"{UNIT} does not run: see `journalctl -u {UNIT}`" if time.monotonic() > end else ""
     if problem:
-        soak.folder.save(PLAN, {**soak.plan, "wanted": False})
+        run_command(["systemctl", "stop", f"{UNIT}.service"], END_SECONDS)
+        shutil.rmtree(soak.folder.path(), ignore_errors=True)
         raise CommandError(f"{group.name}: {problem}.")
     return Soak(group, name).document()
 
@@ -322,7 +324,7 @@ def _soaks(group: Group, *names: str) -> list[Soak]:
     for name in names:
         if name not in kept:
             raise CommandError(f"{group.host} keeps no soak {name}. Kept: {', '.join(kept) or 'none'}.")
-    return [Soak(group, name) for name in names or kept]
+    return [soak for soak in (Soak(group, name) for name in names or kept) if soak.plan]
 
 
 def _lines(document: Mapping[str, Any]) -> list[str]:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import commands, look, protocol, service, soak, verbs_measure
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.service import Service
 from http_server import Handler, answering
@@ -207,5 +206,6 @@ def test_a_unit_that_does_not_start_is_one_sentence_and_leaves_no_soak(head: Hea
     monkeypatch.setattr(soak, "run_command", lambda *_words: (0, "", ""))
     monkeypatch.setattr(soak, "BEGIN_SECONDS", 0.1)
     assert "gb10-soak does not run: see `journalctl -u gb10-soak`." in head.gb10("soak", "start", code=1).err
+    assert "there was no soak yet. Start one with `gb10 soak start`." in head.gb10("soak", "status", code=1).err
+    assert "lab-1 keeps no soak x. Kept: none." in head.gb10("soak", "verdict", "x", code=1).err
     assert "A soak of 0 hours" in head.gb10("soak", "start", "--hours=0", code=1).err
-    assert bounded.text(str(head.group / "api_key")).endswith(f"{KEY}\n")
