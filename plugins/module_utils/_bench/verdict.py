@@ -136,7 +136,7 @@ def _thinned(points: Sequence[Point]) -> list[Point]:
     size = -(-len(points) // MOST_POINTS)
     parts = {part: [each for each in points if each.part == part] for part in dict.fromkeys(point.part for point in points)}
     groups = [each[start : start + size] for each in parts.values() if len(each) >= 5 for start in range(0, len(each), size)]
-    return [Point(*(median(column) for column in zip(*each))) for each in groups]  # type: ignore[arg-type]
+    return [Point(*(median(column) for column in zip(*each))) for each in groups]
 
 
 def _columns(points: Sequence[Point], steps: Sequence[int], span: float) -> list[list[float]]:

@@ -66,10 +66,11 @@ class Soak:
 
     def runs(self) -> bool:
         """Whether another process runs this soak."""
-        if self.lock() and self._handle is not None:
-            self._handle = os.close(self._handle)
-            return False
-        return True
+        if not self.lock() or self._handle is None:
+            return True
+        os.close(self._handle)
+        self._handle = None
+        return False
 
     def append(self, sample: Mapping[str, Any]) -> None:
         """Write a sample durably. Call lock() first."""
@@ -149,7 +150,7 @@ class Sampler:
     def __init__(self, group: Group, plan: Mapping[str, Any], server: api_probe.Server, samples: Sequence[Mapping[str, Any]]) -> None:
         self.group, self.plan, self.server, self.last = group, plan, server, dict(samples[-1]) if samples else {}
         self.release = ""  # that runs
-        known = next((each for each in reversed(samples) if each.get("engine")), {})
+        known = next((dict(each) for each in reversed(samples) if each.get("engine")), dict[str, Any]())
         self._engine, self._served, self._pending = str(known.get("engine") or ""), known.get("served"), 0
         self._at: float | None = None  # None: the soak was away since the last sample
         self._drafts: dict[str, Any] = {}
@@ -269,7 +270,7 @@ def _start(group: Group, options: argparse.Namespace) -> dict[str, Any]:
     if not 0 < options.hours <= LONGEST_HOURS or options.interval <= 0 or options.pause < 0:
         found = f"{options.hours:g} hours, an interval of {options.interval:g} s and a pause of {options.pause:g} s"
         raise CommandError(f"A soak of {found} is not possible. Use up to {LONGEST_HOURS} hours, an interval above 0, and a pause from 0 on.")
-    api = {key: release[key] for key in ("host", "port") if key in release}
+    api: dict[str, Any] = {key: release[key] for key in ("host", "port") if key in release}
     url, files = api_probe.api_url({"port": 8000, **api}), look.key_files(group.folder)
     asked = api_probe.run({"url": url, "requests": [], "timeout": PROBE_SECONDS, "env_file": files})
     if not asked.get("models"):

@@ -10,7 +10,9 @@ import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._bench import verdict
 
 PLAN = {"group": "pair1", "name": "a", "release": "4f0c61d2a9be", "profile": "mine", "hours": 4.0, "missing_env": []}
-FAULTS = {"leak": {"leak": 1.0}, "slowdown": {"slow": 10.0}, "step": {"step": 2048.0}, "all three": {"leak": 1.0, "slow": 10.0, "step": 2048.0}, "quiet": {}}
+FAULTS: dict[str, dict[str, Any]] = {
+    "leak": {"leak": 1.0}, "slowdown": {"slow": 10.0}, "step": {"step": 2048.0}, "all three": {"leak": 1.0, "slow": 10.0, "step": 2048.0}, "quiet": {},
+}  # fmt: skip
 MEANT = {"leak": "MiB a request (", "slowdown": "% an hour (", "step": "GiB in one step"}
 
 
@@ -80,13 +82,14 @@ def test_a_slowdown_names_the_clock_that_falls_with_it() -> None:
 
 
 def test_what_happens_in_a_gap_is_not_judged_and_the_memory_of_a_new_engine_warms_up() -> None:
-    samples = soak("gap")
+    samples = soak("gap", minutes=600)
     for index, sample in enumerate(samples):
-        if index >= 100:  # other memory after the soak was away, then again after the engine was started again
-            sample["ranks"][1]["available_mib"] -= 3000 if index < 150 else 6000 - 2500 * math.exp(-(index - 150) / 4)
-            sample["engine"] = "c1" if index < 150 else "c2"
-    samples[100].update(gap="the soak did not run for 4 min", failed=2)
-    samples[150].update(gap="rank 1 was started again", failed=3)
+        if index >= 200:  # other memory after the soak was away, then again after the engine was started again
+            sample["ranks"][1]["available_mib"] -= 3000 if index < 400 else 6000 - 2500 * math.exp(-(index - 400) / 4)
+            sample["engine"] = "c1" if index < 400 else "c2"
+    samples[199].update(failed=1)  # before it was noticed
+    samples[200].update(gap="the soak did not run for 4 min", failed=2)
+    samples[400].update(gap="rank 1 was started again", failed=3)
     found = verdict.verdict(PLAN, samples)
     assert (found["verdict"], found["findings"], found["gaps"]) == ("passed", [], 2)
     assert found["notes"][1] == "2 gaps not judged: the soak did not run for 4 min; rank 1 was started again."
