@@ -35,9 +35,13 @@ def count_of(settings: Mapping[str, Any]) -> int:
     return max(1, min(MOST_USERS, int(settings.get("max-num-seqs") or USERS) - 1))
 
 
+def _drawn(seed: str) -> random.Random:
+    return random.Random(seed)  # noqa: S311  not for secrets
+
+
 def requests(seed: str, user: int, context: int, pause: float) -> Iterator[Request]:
     """Yield the requests of a user without end. `pause` is the mean of seconds between them."""
-    draw, room, turn, tokens, conversation = random.Random(f"{seed}/{user}"), int(ROOM * context), 0, 0, 0  # noqa: S311  not for secrets
+    draw, room, turn, tokens, conversation = _drawn(f"{seed}/{user}"), int(ROOM * context), 0, 0, 0
 
     def length(middle: float, width: float) -> int:
         return max(SHORT, int(draw.lognormvariate(math.log(middle), width)))
@@ -56,13 +60,13 @@ def requests(seed: str, user: int, context: int, pause: float) -> Iterator[Reque
 def bursts(seed: str, seconds: float) -> bool:
     """Whether all users write at once at this time of the soak, without a pause."""
     window = int(seconds // BURST_EVERY)
-    draw = random.Random(f"{seed}/burst/{window}")  # noqa: S311  as above
+    draw = _drawn(f"{seed}/burst/{window}")
     start = draw.uniform(0, 0.8 * BURST_EVERY)
     return draw.random() < BURST and start <= seconds - window * BURST_EVERY < start + draw.uniform(30, 90)
 
 
 def text_of(request: Request, tokens_per_word: float = 1.0) -> str:
     """Return the prompt of a request: that of a later turn begins with those before it."""
-    draw = random.Random(request.conversation)  # noqa: S311  as above
+    draw = _drawn(request.conversation)
     head = " ".join(str(draw.randrange(10**6)) for _part in range(4))  # no other conversation begins so
     return " ".join([head, *draw.choices(WORDS, k=max(1, int((request.prompt_tokens - 12) / max(tokens_per_word, 0.5))))])

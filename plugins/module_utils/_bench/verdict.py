@@ -41,22 +41,14 @@ class Point(NamedTuple):
     time: float
 
 
-class Step(NamedTuple):
-    """A change of the level: its time, its size, and whether the figures after it are too few to judge it."""
-
-    time: float
-    size: float
-    late: bool
-
-
 class Trend(NamedTuple):
-    """Change of a figure for each unit of x with its interval, how much x was seen, and the steps."""
+    """Fall of a figure for each unit of x with its interval, how much x was seen, and steps: time, size, and whether too few figures follow to judge it."""
 
-    slope: float
+    fall: float
     low: float
     high: float
     span: float
-    steps: list[Step]
+    steps: list[tuple[float, float, bool]]
 
 
 # --- The fit.
@@ -166,10 +158,10 @@ def trend(points: Sequence[Point], least_step: float) -> Trend | None:
         part = points[found[0]].part
         level = [each._replace(y=each.y - found[1]) if index >= found[0] and each.part == part else each for index, each in enumerate(level)]
         fit, places, late = more, [*places, found[0]], [*late, found[2]]
-    made = sorted(Step(points[place].time, size, is_late) for place, is_late, (size, _error) in zip(places, late, fit[1:]))
-    lasting = [each for index, each in enumerate(made) if sum(later.size for later in made[index:]) / each.size > 0.5]  # a later one has not undone it
-    slope, error = fit[0]
-    return Trend(slope / span, (slope - Z * error) / span, (slope + Z * error) / span, span, lasting)
+    made = sorted((points[place].time, size, is_late) for place, is_late, (size, _error) in zip(places, late, fit[1:]))
+    lasting = [each for index, each in enumerate(made) if sum(size for _time, size, _late in made[index:]) / each[1] > 0.5]  # a later one has not undone it
+    fall, error = -fit[0][0], Z * fit[0][1]
+    return Trend(fall / span, (fall - error) / span, (fall + error) / span, span, lasting)
 
 
 # --- What is judged of the samples.
@@ -211,24 +203,6 @@ def _rank_figure(number: int, key: str) -> Any:
     return lambda sample: (sample["ranks"][number] or {}).get(key) if number < len(sample["ranks"]) else None
 
 
-def _speed(sample: Sample) -> float | None:
-    return 100 * math.log(sample["tok_s"]) if sample.get("tok_s") else None
-
-
-def _running(sample: Sample) -> float:
-    return math.log1p(sample.get("running") or 0)
-
-
-class _Metric(NamedTuple):
-    """What is judged of a figure: its name, its steps, its unit, the fall from which it fails, and the one that a pass excludes; both by the span of x."""
-
-    what: str
-    step: Callable[[float], str]
-    unit: str
-    least: Callable[[float], float]
-    excluded: Callable[[float], float]
-
-
 class _Judge:
     """Collects the sentences of what fails, of what is not clear, and of what was measured."""
 
@@ -241,56 +215,62 @@ class _Judge:
         self.unclear: list[str] = []
         self.figures: list[tuple[str, str]] = []
 
-    def _judge(self, metric: _Metric, found: Trend | None, why: Callable[[], str] = str) -> None:
-        """Judge the trend of a figure. `why` returns the known cause of its fall, as the end of the sentence."""
-        lower = f"{metric.what[0].lower()}{metric.what[1:]}"
+    def _judge(
+        self, what: str, unit: str, found: Trend | None, step: Callable[[float], str], least: Callable[[float], float], excluded: Callable[[float], float],
+        why: Callable[[], str] = str,
+    ) -> None:  # fmt: skip
+        """Judge the trend of a figure: what fails, and what a pass excludes, by the span of x. `why` returns a known cause, as the end of the sentence."""
+        lower = f"{what[0].lower()}{what[1:]}"
         if found is None:
             self.unclear.append(f"Too short to tell: {lower} has too few samples.")
             return
-        for step in (each for each in found.steps if each.size < 0):
-            if step.late:
-                self.unclear.append(f"Too short to tell: {lower} fell by {metric.step(-step.size)} in the last samples.")
-            else:
-                self.bad.append(f"{metric.what} fell by {metric.step(-step.size)} in one step at {stamp(step.time)} and has not come back.")
-        fall, low, high = -found.slope, -found.high, -found.low
-        self.figures.append((f"{lower}, {metric.unit}", f"{-fall:+.2f} ({-high:+.2f} to {-low:+.2f})"))
-        if low > metric.least(found.span):
+        for when, size, late in found.steps:
+            if size < 0 and late:
+                self.unclear.append(f"Too short to tell: {lower} fell by {step(-size)} in the last samples.")
+            elif size < 0:
+                self.bad.append(f"{what} fell by {step(-size)} in one step at {stamp(when)} and has not come back.")
+        fall, low, high = found.fall, found.low, found.high
+        self.figures.append((f"{lower}, {unit}", f"{-fall:+.2f} ({-high:+.2f} to {-low:+.2f})"))
+        if low > least(found.span):
             form = ".0f" if low >= 3 else ".1f"
-            self.bad.append(f"{metric.what} falls {fall:{form}} {metric.unit} ({low:{form}} to {high:{form}}){why()}.")
-        elif high > (limit := metric.excluded(found.span)):
+            self.bad.append(f"{what} falls {fall:{form}} {unit} ({low:{form}} to {high:{form}}){why()}.")
+        elif high > (limit := excluded(found.span)):
             # An interval gets narrow faster than a soak gets long.
             hours = max(2, math.ceil(1.2 * self.hours * ((high - low) / 2 / max(limit - max(0.0, fall), 0.05 * (high - low))) ** (2 / 3)))
-            self.unclear.append(f"Too short to tell: {lower} may fall by up to {high:.1f} {metric.unit}. About {hours} h would tell.")
+            self.unclear.append(f"Too short to tell: {lower} may fall by up to {high:.1f} {unit}. About {hours} h would tell.")
 
     def memory(self, number: int) -> None:
         """Judge the memory of a rank."""
         host = next((rank["host"] for sample in self.judged for rank in sample["ranks"][number : number + 1] if rank), "?")
         missing = [name for name in self.plan.get("missing_env") or [] if name in UCX_PAIR]
         found = trend(_points(self.parts, "requests", _rank_figure(number, "available_mib")), STEP_MIB)
-        metric = _Metric(
-            f"Available memory of rank {number} on {host}", lambda size: f"{size / 1024:.1f} GiB", "MiB a request",
+        self._judge(
+            f"Available memory of rank {number} on {host}", "MiB a request", found, lambda size: f"{size / 1024:.1f} GiB",
             lambda span: max(LEAST_LEAK_MIB, LEAST_FALL_MIB / span), lambda _span: LEAK_MIB,
+            lambda: f": the UCX pair is not set ({', '.join(missing)})" if missing else "",
         )  # fmt: skip
-        self._judge(metric, found, lambda: f": the UCX pair is not set ({', '.join(missing)})" if missing else "")
 
     def speed(self) -> None:
         """Judge the decode speed, and the share of accepted drafts, which a server without a drafter does not have."""
-        metric = _Metric(
-            "Decode speed", lambda size: f"{100 - 100 * math.exp(-size / 100):.0f} %", "% an hour",
-            lambda span: LEAST_SLOW_PERCENT / min(4.0, span), lambda span: SLOW_PERCENT / min(5.0, span),
+        found = trend(_points(
+            self.parts, "seconds", lambda sample: 100 * math.log(sample["tok_s"]) if sample.get("tok_s") else None,
+            lambda sample: math.log1p(sample.get("running") or 0),
+        ), STEP_PERCENT)  # fmt: skip
+        self._judge(
+            "Decode speed", "% an hour", found, lambda size: f"{100 - 100 * math.exp(-size / 100):.0f} %",
+            lambda span: LEAST_SLOW_PERCENT / min(4.0, span), lambda span: SLOW_PERCENT / min(5.0, span), self._clock,
         )  # fmt: skip
-        self._judge(metric, trend(_points(self.parts, "seconds", _speed, _running), STEP_PERCENT), self._clock)
         found = trend(_points(self.parts, "seconds", lambda sample: sample.get("acceptance")), STEP_POINTS)
         if found is not None:
-            metric = _Metric("Share of accepted drafts", "{:.0f} points".format, "points an hour", lambda span: STEP_POINTS / 3 / span, lambda _span: math.inf)
-            self._judge(metric, found)
+            limits = (lambda span: STEP_POINTS / 3 / span, lambda _span: math.inf)
+            self._judge("Share of accepted drafts", "points an hour", found, "{:.0f} points".format, *limits)
 
     def _clock(self) -> str:
         """Return which rank's clock falls with the speed; empty if none does."""
         for number in range(len(self.judged[-1]["ranks"])):
             clocks = _points(self.parts, "seconds", _rank_figure(number, "clock_mhz"))
             found = trend([each._replace(y=100 * math.log(each.y)) for each in clocks if each.y > 0], math.inf)
-            if found and -found.high * found.span > LEAST_SLOW_PERCENT:
+            if found and found.low * found.span > LEAST_SLOW_PERCENT:
                 return f", and the SM clock of rank {number} falls with it, at up to {_highest(self._of(number, 'temperature_c'))} °C"
         return ""
 
