@@ -9,6 +9,7 @@ A soak is a folder: its plan, its samples, one line each, and at its end its ver
 from __future__ import annotations
 
 import argparse
+import collections
 import contextlib
 import fcntl
 import json
@@ -104,44 +105,31 @@ class Soak:
 
 
 class Load:
-    """The users of a soak, and what came of their requests since it was asked last."""
+    """The users of a soak, each in a thread of its own that ends with the process."""
 
-    def __init__(self, plan: Mapping[str, Any], server: api_probe.Server, number: int) -> None:
-        """`number` is how many samples there are: a load that begins again does not repeat its requests."""
-        self.plan, self.server, self.ended = plan, server, threading.Event()
+    def __init__(self, plan: Mapping[str, Any], url: str, key: str, number: int) -> None:
+        """Begin. `number` is how many samples there are: a load that begins again does not repeat its requests."""
+        self.plan, self.url, self.key, self.ended = plan, url, key, threading.Event()
         self.seconds = 0.0  # of soak, for the bursts
-        self._seed, self._lock = f"{plan['seed']}/{number}" if number else str(plan["seed"]), threading.Lock()
-        self._done, self._failed, self._errors = 0, 0, list[str]()
+        self._seed, self._errors = f"{plan['seed']}/{number}" if number else str(plan["seed"]), collections.deque[str]()
+        for user in range(plan["users"]):
+            threading.Thread(target=self._user, args=(user,), daemon=True, name=f"user-{user}").start()
 
-    def begin(self) -> None:
-        """Begin each user's requests in a thread of its own, which ends with the process."""
-        for number in range(self.plan["users"]):
-            threading.Thread(target=self._user, args=(number,), daemon=True, name=f"user-{number}").start()
-
-    def _user(self, number: int) -> None:
-        for request in users.requests(self._seed, number, self.plan["context"], self.plan["pause"]):
+    def _user(self, user: int) -> None:
+        for request in users.requests(self._seed, user, self.plan["context"], self.plan["pause"]):
             if self.ended.wait(0 if users.bursts(self._seed, self.seconds) else request.pause):
                 return
-            body = {
-                "model": self.plan["model"], "prompt": users.text_of(request, self.plan["tokens_per_word"]), "max_tokens": request.max_tokens,
-                "ignore_eos": True, "temperature": 0,
-            }  # fmt: skip
-            status, reply = self.server.call("POST", "/v1/completions", body, request.cancel_after)  # closed after so long: the engine aborts it
-            given_up = request.cancel_after is not None and reply.startswith(api_probe.NO_REPLY)
-            with self._lock:
-                self._done += 1
-                if status != 200 and not given_up:
-                    self._failed += 1
-                    self._errors = [text.printable(str(api_probe.reply_of(status, reply, 0.0)["error"]))[:200]]
-            if status != 200 and not given_up and self.ended.wait(CALM_SECONDS):
+            prompt = users.text_of(request, self.plan["tokens_per_word"])
+            server = api_probe.Server(self.url, self.key, request.cancel_after or REQUEST_SECONDS)  # it closes the connection, and the engine aborts
+            reply = server.complete(self.plan["model"], {"prompt": prompt, "max_tokens": request.max_tokens, "body": {"ignore_eos": True}})
+            error = "" if reply["ok"] or (request.cancel_after and reply["error"].startswith(api_probe.NO_REPLY)) else reply["error"]
+            self._errors.append(error)
+            if error and self.ended.wait(CALM_SECONDS):
                 return
 
-    def taken(self) -> tuple[int, int, list[str]]:
-        """Return how many requests have ended, how many failed, and the last error, since this was called last."""
-        with self._lock:
-            found = (self._done, self._failed, self._errors)
-            self._done, self._failed, self._errors = 0, 0, []
-        return found
+    def taken(self) -> list[str]:
+        """Return the error of each request that has ended since this was called last; empty for one that is good, or was given up."""
+        return [self._errors.popleft() for _each in range(len(self._errors))]
 
 
 class Sampler:
@@ -161,17 +149,16 @@ class Sampler:
         page = self.server.page()
         reply = self.server.complete(self.plan["model"], PROBE) if page else {}
         figures, drafts, seen, now = measures.sample(page), measures.draft_counters(page), list(self._ranks()), time.monotonic()
-        done, failed, errors = load.taken()
-        if page and not reply["ok"]:
-            failed, errors = failed + 1, [*errors, text.printable(str(reply["error"]))[:200]]
+        ended = [*load.taken(), *([reply["error"]] if reply else [])]
+        errors = [text.printable(each)[:200] for each in ended if each]
         growth, usage = measures.draft_growth(self._drafts, drafts), bench.kv_usage(page)
         lost = next((str(each["lost"]) for each in seen if each["lost"]), "" if page else "the API did not answer")
         engine = "" if lost else ",".join(str(each["engine"]) for each in seen)
-        gap, self._pending = self._gap(lost, engine), self._pending + done
+        gap, self._pending = self._gap(lost, engine), self._pending + len(ended)
         sample = {
             "time": round(time.time(), 3), "seconds": round(self.last.get("seconds", 0.0) + (0.0 if gap or self._at is None else now - self._at), 3),
             "requests": self.last.get("requests", 0) + self._grown(engine, measures.sums_of(page, [_SERVED]).get(_SERVED)), "served": self._served,
-            "failed": failed, "errors": errors, "gap": gap, "engine": engine,
+            "failed": len(errors), "errors": errors[-1:], "gap": gap, "engine": engine,
             "tok_s": measures.speed(reply) if reply else None, "running": figures.running if figures else 0,
             "acceptance": round(100 * growth["accepted_tokens"] / growth["draft_tokens"], 2) if growth.get("draft_tokens") else None,
             "kv": None if usage is None else round(100 * usage, 1), "ranks": [each["figures"] for each in seen],
@@ -233,9 +220,7 @@ def _run(group: Group, soak: Soak) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: ended.set())
     url, key = api_probe.api_url({"port": 8000, **plan["api"]}), api_probe.read_key(look.key_files(group.folder))
-    load = Load(plan, api_probe.Server(url, key, REQUEST_SECONDS), len(samples))
-    sampler = Sampler(group, plan, api_probe.Server(url, key, PROBE_SECONDS), samples)
-    load.begin()
+    sampler, load = Sampler(group, plan, api_probe.Server(url, key, PROBE_SECONDS), samples), Load(plan, url, key, len(samples))
     while soak.wanted() and not ended.is_set():
         begun = time.monotonic()
         sample = sampler.take(load)
