@@ -329,9 +329,10 @@ def _compared(documents: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def soak(group: Group, options: argparse.Namespace) -> int:
-    """Start, stop or show a soak. Return 2 for a verdict that has failed."""
+    """Start, stop, show or compare soaks. Return 2 for a verdict that has failed."""
     group.need_head("soak")
-    if options.action == "start":
+    changed = options.action == "start"
+    if changed:
         found = [_start(group, options)]
     else:
         soaks = _soaks(group, *options.names)
@@ -341,9 +342,8 @@ def soak(group: Group, options: argparse.Namespace) -> int:
             raise CommandError(f"{group.name}: there was no soak yet. Start one with `gb10 soak start`.")
         if options.action == "run":
             return _run(group, soaks[0])
+        changed = options.action == "stop" and soaks[0].wanted()
         found = [_stop(soaks[0])] if options.action == "stop" else [each.document() for each in soaks[: len(options.names) or 1]]
     lines = _lines(found[0]) if len(found) == 1 else _compared(found)
-    answer(options, {**found[0], "lines": lines, **({"compared": found} if len(found) > 1 else {})}, lines)
-    if options.action == "verdict" and found[0]["verdict"] == "failed":
-        return DIFFERS
-    return 0
+    answer(options, {**found[0], "changed": changed, "lines": lines, "compared": found[1:] and found}, lines)
+    return DIFFERS if options.action == "verdict" and len(found) == 1 and found[0]["verdict"] == "failed" else 0

@@ -134,6 +134,8 @@ def test_planted_faults_are_found_although_the_soak_was_killed_in_the_middle(hea
     head.engine.bad.append(1)
     head.wait(name, 100)
     found = json.loads(head.gb10("soak", "stop", "--json").out)
+    assert found["changed"]
+    assert not json.loads(head.gb10("soak", "stop", "--json").out)["changed"]
     assert head.unit.wait() == 0
     lines = head.lines(name)
     assert lines[: len(kept)] == kept
@@ -157,7 +159,7 @@ def test_a_soak_ends_by_itself_and_status_and_records_have_its_receipt(head: Hea
     assert head.lines(name)[-1]["seconds"] >= 1.08
     shown = json.loads(head.gb10("soak", "verdict", name, "--json").out)
     assert (shown["state"], shown["release"], shown["gaps"]) == ("ended", "abc", 0)
-    assert look.records(str(head.group))["soaks"] == [{key: value for key, value in shown.items() if key not in ("state", "lines")}]
+    assert look.records(str(head.group))["soaks"] == [{key: value for key, value in shown.items() if key not in ("state", "changed", "lines", "compared")}]
     table = head.gb10("soak", "verdict", name, name).out.splitlines()
     assert table[1].split() == [name, name]
     assert any(line.split() == ["release", "abc", "abc"] for line in table)
