@@ -232,7 +232,7 @@ class _Judge:
         fall, low, high = found.fall, found.low, found.high
         self.figures.append((f"{lower}, {unit}", f"{-fall:+.2f} ({-high:+.2f} to {-low:+.2f})"))
         if low > least(found.span):
-            form = ".0f" if low >= 3 else ".1f"
+            form = ".0f" if high - low >= 2 else ".1f"
             self.bad.append(f"{what} falls {fall:{form}} {unit} ({low:{form}} to {high:{form}}){why()}.")
         elif high > (limit := excluded(found.span)):
             # An interval gets narrow faster than a soak gets long.
@@ -328,6 +328,6 @@ def verdict(plan: Mapping[str, Any], samples: Sequence[Sample]) -> dict[str, Any
     notes = [f"{judge.warm / 60:.0f} min of warm-up are not judged."] if judge.warm >= 60 else []
     notes += [f"{len(gaps)} gap{'s' if len(gaps) > 1 else ''} not judged: {'; '.join(dict.fromkeys(gaps))}."] if gaps else []
     return {
-        "schema": SCHEMA, **{key: plan.get(key) for key in ("group", "name", "release", "profile")}, "hours": round(hours, 3), "requests": requests,
+        "schema": SCHEMA, **{key: plan.get(key) for key in ("group", "name", "release", "profile", "seed")}, "hours": round(hours, 3), "requests": requests,
         "verdict": result, "sentence": head, "findings": [*judge.bad, *judge.unclear], "notes": notes, "figures": judge.figures, "gaps": len(gaps),
     }  # fmt: skip

@@ -322,7 +322,7 @@ def _lines(document: Mapping[str, Any]) -> list[str]:
 def _compared(documents: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return two soaks next to each other."""
     both = [dict(each["figures"]) for each in documents]
-    head = [[key, *(each[key] for each in documents)] for key in ("release", "profile", "verdict", "hours", "requests")]
+    head = [[key, *(each[key] for each in documents)] for key in ("release", "profile", "seed", "verdict", "hours", "requests")]
     rows = [[name, *(each.get(name) for each in both)] for name in dict.fromkeys(name for each in both for name in each)]
     more = [each for one in documents for each in (one["sentence"], *one["findings"])]
     return ["", *text.table(("", *(each["name"] for each in documents)), [*head, *rows]), "", *more]
