@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._bench import tools
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns import STAGES
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded, redact
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_atomically
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.bandwidth import Thresholds
-from ansible_collections.gb10.cluster.plugins.module_utils._gate.bench import compared, words_of
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.gate import finite
 from ansible_collections.gb10.cluster.plugins.module_utils._node.group_state import rank_fault, unread
 from ansible_collections.gb10.cluster.plugins.module_utils._node.memory import Sample, parse_series
@@ -59,7 +59,8 @@ def receipts_in(folder: Path) -> list[dict[str, Any]]:
 
 def bench_in(folder: Path, group: str) -> dict[str, Any]:
     """Return the last result of bench.yml of a group, with its time; empty without one."""
-    files = ((_load(path), path.stem[-16:]) for path in sorted(folder.glob(f"{group}-????????T??????Z.json"), reverse=True))
+    named = folder.glob(f"{group}-{'[0-9a-f]' * 12}-????????T??????Z.json")  # with the release
+    files = ((_load(path), path.stem[-16:]) for path in sorted(named, key=lambda path: path.stem[-16:], reverse=True))
     return next(({**found, "at": f"{at[:4]}-{at[4:6]}-{at[6:8]} {at[9:11]}:{at[11:13]}"} for found, at in files if found), {})
 
 
@@ -200,20 +201,15 @@ def over_releases(boots: Sequence[Found], profiles: Found, title: str, unit: str
 
 
 def speed_section(boots: Sequence[Found], profiles: Found, bench: Found) -> dict[str, Any]:
-    """Return what was measured next to what is published: the gate's decode speed, and the last bench.yml."""
+    """Return what was measured, the gate's decode speed next to the published one, and what the last bench.yml has measured."""
     title, published = "Decode speed of one stream, measured by the gate", {PUBLISHED: ("published", "single_stream_tok_s")}
     figures = over_releases(boots, profiles, title, "tokens/s", ("measured", "decode_tok_s"), published)
-    profile = next((boot.get("profile") for boot in reversed(boots) if boot.get("release") == bench.get("release")), None)
-    levels, title = list(bench.get("rows") or [])[-MOST_RELEASES:], f"bench.yml of {bench.get('at')}, release {bench.get('release')}"
-    known = [(*words_of(key), value, of) for key, value, of in compared(levels, at(profiles, str(profile), "published") or {})[:MOST_ROWS]]
-    rows = [[words, f"{value:,.1f} {unit}", f"{of:,} {unit}", f"{100 * value / of - 100:+.0f} %"] for words, unit, value, of in known]
-    if known:
-        series = {"measured": [100 * value / of for _words, _unit, value, of in known], PUBLISHED: [100.0] * len(known)}
-        figures.append(bars(f"{title}: per cent of the published figure", "%", [each[0] for each in known], series))
-    elif any(finite(each.get("tok_s")) for each in levels):
-        labels = [f"{each['concurrency']} at once, depth {each['depth']}" for each in levels]
-        figures.append(bars(f"{title}: all streams", "tokens/s", labels, {"measured": [each.get("tok_s") for each in levels]}))
-    return section(figures, rows)
+    rows = [row for row in bench.get("rows") or [] if row.get("quantity") in tools.FIGURES and finite(row.get("mean"))][:MOST_ROWS]
+    decoded = [row for row in rows if row["quantity"] == "decode_tok_s"][-MOST_RELEASES:]
+    if decoded:
+        title = f"bench.yml of {bench.get('at')}, release {bench.get('release')}: decode speed of each stream"
+        figures.append(bars(title, "tokens/s", [tools.name_of(row, "tg") for row in decoded], {"measured": [row["mean"] for row in decoded]}))
+    return section(figures, [[*tools.figure_of(row), "-", "-"] for row in rows])
 
 
 def rails_section(nodes: Mapping[str, Found]) -> dict[str, Any]:
