@@ -1,12 +1,11 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Load on a served model: prompts at once and what came back; `vllm bench serve` of its own image, and the published figures next to its own. Pure."""
+"""Load on a served model: prompts at once and what came back; `vllm bench serve` of its own image. Pure."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -191,7 +190,7 @@ def complaint(group: str, rows: Sequence[Mapping[str, Any]]) -> str:
     return f"{group}: {len(bad)} of {total} replies are bad: {shown}{more}. Remedy: {remedy}."
 
 
-# --- Measure a served model with `vllm bench serve` of its own image: the levels, the command, the figures, and the published ones next to them.
+# --- Measure a served model with `vllm bench serve` of its own image: the levels, the command, and the figures.
 
 SHORTEST = 16  # tokens of a prompt at depth 0
 SUFFIX = 16  # tokens of a prompt with a shared prefix that differ
@@ -327,80 +326,6 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return columns([title for title, _key in _COLUMNS], cells)
 
 
-#: A published figure: what, then the streams or the depth (`_at_4`, `_at_64k`, `_at_depth_0`), both (`_c1_d4k`), or prompt and reply (`_p256_g64`).
-_PUBLISHED = re.compile(
-    r"(staggered_)?(single_stream_tok_s|decode_tok_s|per_stream_tok_s|prefill_tok_s|aggregate_tok_s|tok_s|inter_token_ms|draft_acceptance_percent|ttft_ms"
-    r"|ttf[tc]_seconds)(?:_at_(?:depth_)?(?P<at>\d{1,7}k?)|_c(?P<streams>\d{1,4})_d(?P<depth>\d{1,7}k?)|_p(?P<prompt>\d{1,7})_g(?P<reply>\d{1,7}))?"
-)
-# Pairs, because a mapping with a key like inter_token_ms is a password for bandit.
-_PAIRS = (
-    ("prefill_tok_s", "prefill_tok_s"), ("aggregate_tok_s", "tok_s"), ("tok_s", "tok_s"), ("inter_token_ms", "itl_ms"),
-    ("draft_acceptance_percent", "acceptance_percent"), ("ttft_ms", "ttft_ms"), ("ttft_seconds", "ttft_ms"), ("ttfc_seconds", "ttft_ms"),
-)  # fmt: skip
-_FIELDS = dict(_PAIRS)
-_NAMES = (
-    ("single_stream_tok_s", "one stream", "tokens/s"), ("decode_tok_s", "decode", "tokens/s"), ("per_stream_tok_s", "each stream", "tokens/s"),
-    ("prefill_tok_s", "prefill", "tokens/s"), ("tok_s", "total", "tokens/s"), ("token_ms", "between tokens", "ms"), ("percent", "drafts accepted", "%"),
-    ("ttft_ms", "first token", "ms"), ("seconds", "first token", "s"),
-)  # fmt: skip
-_BY_STREAMS = ("aggregate_tok_s", "tok_s", "per_stream_tok_s", "draft_acceptance_percent")  # their `_at_4` is a number of streams
-
-
-def _tokens(text: str) -> int:
-    return int(text[:-1]) * 1000 if text.endswith("k") else int(text)
-
-
-def _measured(key: str, rows: Sequence[Mapping[str, Any]]) -> float | None:
-    """Return what was measured of a published figure, by its name; None if no level fits."""
-    match = _PUBLISHED.fullmatch(key)
-    if match is None:
-        return None
-    staggered, what = match.group(1, 2)
-    at, by_streams = match["at"], what in _BY_STREAMS and (match["at"] or "").isdigit() and "depth" not in key
-    if what in ("aggregate_tok_s", "tok_s", "per_stream_tok_s") and not by_streams:
-        return None
-    streams = int(at if by_streams else match["streams"] or 1)
-    depth = _tokens(match["depth"] or match["prompt"] or ("0" if by_streams else at) or "0")
-    if streams > 1 and what == "decode_tok_s":
-        return None  # of one stream or of all: its name does not tell
-    for row in rows:
-        fits = row["concurrency"] == streams and abs(row["depth"] - depth) <= 0.05 * depth and row["prefix"] == "cold" and not row["varied"]
-        if fits and bool(staggered) == bool(row["request_rate"]) and match["reply"] in (None, str(row["output_tokens"])):
-            value = row[_FIELDS.get(what, "stream_tok_s")]
-            return None if value is None else float(value) / (1000 if what.endswith("seconds") else 1)
-    return None
-
-
-def words_of(key: str) -> tuple[str, str]:
-    """Return the name of a published figure for people, and its unit; the name of one that no level can measure stands for itself."""
-    match = _PUBLISHED.fullmatch(key)
-    if match is None:
-        return key, ""
-    staggered, what, at = match.group(1, 2, "at")
-    streams, depth = (at, None) if what in _BY_STREAMS and (at or "").isdigit() and "depth" not in key else (match["streams"], match["depth"] or at)
-    name, unit = next(each for ending, *each in _NAMES if what.endswith(ending))
-    parts = (
-        f"staggered {name}" if staggered else name, f"{streams} stream{'' if streams == '1' else 's'}" if streams else "",
-        f"depth {depth}" if depth else "", f"{match['prompt']} in, {match['reply']} out" if match["prompt"] else "",
-    )  # fmt: skip
-    return ", ".join(filter(None, parts)), unit
-
-
-def compared(rows: Sequence[Mapping[str, Any]], published: Mapping[str, Any]) -> list[tuple[str, float, float]]:
-    """Return name, measured and published value of each published figure that a level has measured."""
-    known = {key: value for key, value in published.items() if not isinstance(value, bool) and isinstance(value, (int, float)) and value}
-    figures = [(key, _measured(key, rows), value) for key, value in known.items()]
-    return [(key, found, value) for key, found, value in figures if found is not None]
-
-
-def comparison(rows: Sequence[Mapping[str, Any]], published: Mapping[str, Any]) -> list[str]:
-    """Return one line for each published figure that a level has measured."""
-    return [
-        f"{key}: {found:,.{1 if found >= 10 else 2}f}, published {value:,} ({100 * (found / value - 1):+.0f} %)"
-        for key, found, value in compared(rows, published)
-    ]
-
-
 def memory_lines(rounds: Mapping[str, Sequence[Mapping[str, Any]]], requests: Sequence[int]) -> list[str]:
     """Return one line a rank: the lowest memory, and how much a request has cost.
 
@@ -431,13 +356,10 @@ def last_levels(rows: Sequence[Mapping[str, Any]], shown: int = 40) -> list[str]
     return [*([f"The last {shown} of {len(rows)} levels:"] if len(rows) > shown else []), *table(rows[-shown:])]
 
 
-def figures_lines(
-    rows: Sequence[Mapping[str, Any]], published: Mapping[str, Any], rounds: Mapping[str, Sequence[Mapping[str, Any]]], requests: Sequence[int]
-) -> list[str]:
-    """Return what is printed after the table: the published figures that a level has measured, and the memory of all ranks."""
-    figures, memory = comparison(rows, published), memory_lines(rounds, requests)
-    out = ["", "Published figures of the profile:", *figures] if figures else []
-    return out + (["", "Memory:", *memory] if memory else [])
+def figures_lines(rounds: Mapping[str, Sequence[Mapping[str, Any]]], requests: Sequence[int]) -> list[str]:
+    """Return what is printed after the table: the memory of all ranks."""
+    memory = memory_lines(rounds, requests)
+    return ["", "Memory:", *memory] if memory else []
 
 
 def judged(found: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -181,7 +181,7 @@ def bench(group: Group, options: argparse.Namespace) -> int:
     release = _served(group, "bench")
     given = _json_of(options.published, "The published figures") if options.published else {}
     found: dict[str, Any] = {"group": group.name, "release": release.get("release"), "profile": release.get("profile"), "time": text.stamp()}
-    published = (given.get("figures") or {}) if given.get("profile") == found["profile"] else {}
+    published = (given.get("figures") or []) if given.get("profile") == found["profile"] else []
     rate, varied = options.request_rate, options.seconds > 0
     try:
         levels = load.levels_of(options.depths, options.concurrency, options.output_tokens, options.prefix, rate, options.requests, varied)
@@ -205,8 +205,8 @@ def bench(group: Group, options: argparse.Namespace) -> int:
                 _print(options, load.table(rows)[0 if len(rows) == 1 else -1 :])
     except load.BenchError as error:
         ended = text.printable(f"{group.name}: {error}.")  # the container's text: an async result skips NodeResults
-    document = {"schema": load.BENCH_SCHEMA, **found, "rows": rows, "memory": memory.close(), "ended": ended}
-    more = load.figures_lines(rows, published, document["memory"], requests)
+    document = {"schema": load.BENCH_SCHEMA, **found, "rows": rows, "published": published, "memory": memory.close(), "ended": ended}
+    more = load.figures_lines(document["memory"], requests)
     answer(options, {**document, "lines": [load.bench_title(found), "", *load.last_levels(rows), *more]}, more)
     if ended:
         complain(ended)

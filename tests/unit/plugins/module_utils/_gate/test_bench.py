@@ -107,7 +107,7 @@ def test_replies_that_ended_in_their_reasoning_are_counted_and_not_bad() -> None
     assert bench.cut([bench.prompt_row(1, bench.prompts_of(["b"]), [good("fine")])]) == ""
 
 
-# --- The measurement of a served model: levels, command, figures, published figures, and the memory of a soak.
+# --- The measurement of a served model: levels, command, figures, and the memory of a soak.
 
 BEFORE = (
     'vllm:spec_decode_num_draft_tokens_total{model_name="m"} 100.0\n'
@@ -246,45 +246,6 @@ def test_why_the_benchmark_failed(code: int, err: str, text: str) -> None:
     assert text in bench.reason_of(code, err, 60)
 
 
-# --- published figures
-
-
-def test_published_figures_stand_next_to_what_was_measured() -> None:
-    rows = [row(depth=0), row(depth=0, concurrency=4, tok_s=90.0), row(depth=245760), row(depth=0, concurrency=16, request_rate=2.5, tok_s=200.0)]
-    published = {
-        "single_stream_tok_s": 40, "aggregate_tok_s_at_4": 100, "decode_tok_s_at_240k": 25.0, "prefill_tok_s_at_240k": 1600, "inter_token_ms": 21.5,
-        "staggered_tok_s_at_16": 205.0, "aggregate_tok_s_at_16": 315.1, "aggregate_tok_s_at_6": None, "kv_pool_tokens": 1990142, "draft_acceptance_percent": 60,
-    }  # fmt: skip
-    assert bench.comparison(rows, published) == [
-        "single_stream_tok_s: 50.0, published 40 (+25 %)",
-        "aggregate_tok_s_at_4: 90.0, published 100 (-10 %)",
-        "decode_tok_s_at_240k: 50.0, published 25.0 (+100 %)",
-        "prefill_tok_s_at_240k: 2,000.0, published 1,600 (+25 %)",
-        "inter_token_ms: 21.5, published 21.5 (+0 %)",
-        "staggered_tok_s_at_16: 200.0, published 205.0 (-2 %)",
-        "draft_acceptance_percent: 60.0, published 60 (+0 %)",
-    ]
-    assert bench.comparison([row(depth=0, prefix="warm")], published) == []
-
-
-def test_a_published_figure_names_its_level() -> None:
-    rows = [
-        row(depth=256, output_tokens=64),
-        row(depth=4096, concurrency=1),
-        row(depth=4096, concurrency=2),
-        row(depth=0, concurrency=4, acceptance_percent=33.0),
-    ]
-    published = {
-        "single_stream_tok_s_p256_g64": 54.46, "single_stream_tok_s_p256_g256": 65.38, "ttfc_seconds_p256_g64": 0.5, "decode_tok_s_c1_d4k": 50,
-        "decode_tok_s_c2_d4k": 50, "ttft_seconds_c2_d4k": 1.0, "draft_acceptance_percent_at_4": 33.3, "per_stream_tok_s_at_4": 25, "aggregate_tok_s": 100,
-        "single_stream_tok_s_p512_g256_warm": 56.73, "decode_tok_s_pr43447_at_4k": 30, "staggered_tok_s_at_4": 60, "prefill_tok_s_at_depth_0": 900,
-    }  # fmt: skip
-    assert [line.partition(",")[0] for line in bench.comparison(rows, published)] == [
-        "single_stream_tok_s_p256_g64: 50.0", "ttfc_seconds_p256_g64: 0.50", "decode_tok_s_c1_d4k: 50.0", "ttft_seconds_c2_d4k: 0.50",
-        "draft_acceptance_percent_at_4: 33.0", "per_stream_tok_s_at_4: 50.0",
-    ]  # fmt: skip
-
-
 # --- memory
 
 
@@ -303,4 +264,4 @@ def test_a_soak_shows_its_last_levels_and_the_memory() -> None:
     found = bench.last_levels([row()] * 50)
     assert (found[0], len(found)) == ("The last 40 of 50 levels:", 42)
     rounds = {"spark-1": [{"lowest_available_kib": 2**20, "lowest_free_kib": 0, "after_kib": 2**20}]}
-    assert bench.figures_lines([row()], {}, rounds, [5]) == ["", "Memory:", "spark-1: lowest MemAvailable 1.0 GiB, lowest MemFree 0.0 GiB"]
+    assert bench.figures_lines(rounds, [5]) == ["", "Memory:", "spark-1: lowest MemAvailable 1.0 GiB, lowest MemFree 0.0 GiB"]
