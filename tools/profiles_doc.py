@@ -102,15 +102,14 @@ published:
 
 A measurement is compared with a figure of the same tool, case, tokens, requests, arrivals and quantity, and with no other. The difference is marked if at
 least three runs were made, and it is beyond their spread and beyond 3 %. A figure with a `remark` is of another system: its difference is not marked.
-Of the figures that the profiles have, {runnable} can be measured again with a tool, and {at_boot} are measured by the gate or shown by the report.
-{others} have a reason instead.
+Of the figures of all profiles, {runnable} can be measured again with a tool, and {others} have a reason instead. The gate or the report measures {at_boot}.
 
 | tool | case | what is sent |
 | --- | --- | --- |
 {cases}
 
-`decode_tok_s` and `prefill_tok_s` are of all requests together (`t/s (total)` of llama-benchy), `stream_tok_s` is of each. `aggregate_tok_s` is all output
-over the time until the last reply. `ttft_ms` is `e2e_ttft` of llama-benchy.
+`decode_tok_s` is of each request (`t/s (req)` of llama-benchy). `aggregate_tok_s` is of all requests together (`t/s (total)`): for a case of `gb10` all
+output over the time until the last reply. `prefill_tok_s` is of all together too. `ttft_ms` is `e2e_ttft` of llama-benchy.
 
 | quantity | meaning | unit | better |
 | --- | --- | --- | --- |

@@ -203,8 +203,7 @@ def speed_section(boots: Sequence[Found], profiles: Found, bench: Found) -> dict
     """Return the gate's decode speed, which no published level has, and the last bench.yml next to the published figures of its levels."""
     figures = over_releases(boots, profiles, "Decode speed of one stream, measured by the gate", "tokens/s", ("measured", "decode_tok_s"), {})
     profile = next((boot.get("profile") for boot in reversed(boots) if boot.get("release") == bench.get("release")), None)
-    title, measured = f"bench.yml of {bench.get('at')}, release {bench.get('release')}", levels.usable(bench.get("rows"))
-    found = levels.compare(measured, at(profiles, str(profile), "published") or ())
+    title, found = f"bench.yml of {bench.get('at')}, release {bench.get('release')}", levels.compare(bench.get("rows"), at(profiles, str(profile), "published"))
     known = [(levels.row_title(each), each) for each in found if each["published_percent"] is not None][:MOST_ROWS]
     rows = [[words, *levels.row_texts(each)] for words, each in known]
     speeds = [each for each in found if each["quantity"] == "decode_tok_s"][:MOST_RELEASES]

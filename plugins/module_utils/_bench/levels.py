@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Levels of a measurement in the field's words, the published figures of a profile with their levels, and what was measured next to them. Pure.
 
-A measured row is a mapping: the keys of :class:`Level`, `quantity`, `runs` (a value each), `mean` and `spread` (standard deviation; 0 of one run).
+A measured row is a mapping: the keys of :class:`Level`, `quantity`, `runs` (a value each), `mean` and `spread` (standard deviation; 0 of one run). A row of
+tool-eval-bench may have `part` for the case, and `of`, a category, for the quantity.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ class Quantity(NamedTuple):
     higher: bool = True
 
 
-#: decode_tok_s and prefill_tok_s are those of all requests of a level together (`t/s (total)` of llama-benchy), stream_tok_s of each request.
+#: decode_tok_s is that of each request (`t/s (req)` of llama-benchy), prefill_tok_s and aggregate_tok_s are of all together (`t/s (total)`).
 QUANTITIES: dict[str, Quantity] = {
     "prefill_tok_s": Quantity("prefill", "tok/s"),
     "decode_tok_s": Quantity("decode", "tok/s"),
-    "stream_tok_s": Quantity("decode of a stream", "tok/s"),
+    "aggregate_tok_s": Quantity("aggregate", "tok/s"),  # of a case of gb10: all output over the time from the first request to the last reply
+    "share_tok_s": Quantity("aggregate a stream", "tok/s"),
     "peak_tok_s": Quantity("peak", "tok/s"),  # the best second
-    "aggregate_tok_s": Quantity("aggregate", "tok/s"),  # all output tokens over the time from the first request to the last reply
     "effective_tok_s": Quantity("decode with prefill", "tok/s"),
     "ttfr_ms": Quantity("first response", "ms", False),
     "ttft_ms": Quantity("first token", "ms", False),
@@ -43,6 +44,7 @@ QUANTITIES: dict[str, Quantity] = {
     "waste_percent": Quantity("drafts wasted", "%", False),
     "cache_hit_percent": Quantity("prefix cache hits", "%"),
     "score_percent": Quantity("score", "%"),
+    "graded_percent": Quantity("scenarios graded", "%"),
     "passed_scenarios": Quantity("scenarios passed", ""),
     "tool_selection_percent": Quantity("tool selection", "%"),
     "parameter_precision_percent": Quantity("parameter precision", "%"),
@@ -56,7 +58,7 @@ QUANTITIES: dict[str, Quantity] = {
     "ifeval_prompt_percent": Quantity("IFEval prompts", "%"),
     "kv_pool_tokens": Quantity("KV pool", "tokens"),
     "max_concurrency": Quantity("concurrency at the full context", "requests"),
-    "kv_use_percent": Quantity("KV cache used", "%", False),
+    "kv_usage_percent": Quantity("KV cache used", "%", False),
     "boot_minutes": Quantity("boot", "minutes", False),
     "load_seconds": Quantity("start of the engine", "s", False),
     "free_gb": Quantity("memory left free", "GB"),
@@ -68,7 +70,7 @@ QUANTITIES: dict[str, Quantity] = {
 CASES: dict[str, dict[str, str]] = {
     "llama-benchy": {"": "a text, cut to the tokens of the level"},
     "tool-eval-bench": {
-        "short": "its 15 core scenarios", "all": "its 69 scenarios", "ifeval": "IFEval", "spec": "the three prompts of spec-bench at 0, 4096 and 8192 tokens",
+        "short": "its 15 core scenarios", "whole": "its 69 scenarios", "ifeval": "IFEval", "spec": "the three prompts of spec-bench at 0, 4096 and 8192 tokens",
         "filler": "spec-bench, prose", "code": "spec-bench, code", "structured": "spec-bench, JSON",
     },
     "gb10": {
@@ -76,6 +78,11 @@ CASES: dict[str, dict[str, str]] = {
         "chat": "a note in English after 420 salted words, temperature 0",
         "topics": "four sentences about a topic, no two topics alike, temperature 0.7",
     },
+}  # fmt: skip
+#: The quantities of the categories of tool-eval-bench.
+CATEGORIES = {
+    "Tool Selection": "tool_selection_percent", "Parameter Precision": "parameter_precision_percent", "Multi-Step Chains": "multi_step_percent",
+    "Restraint & Refusal": "restraint_percent", "Error Recovery": "error_recovery_percent", "Structured Output": "structured_output_percent",
 }  # fmt: skip
 AT_ONCE = "at once"
 
@@ -97,7 +104,7 @@ class Level(NamedTuple):
     @property
     def name(self) -> str:
         """The level in the field's words: `pp2048 tg128 @ d4096 c1`, `tool-eval-bench short`, `code tg256 c16 every 0.4 s`."""
-        if self.case in ("short", "all", "ifeval", "spec"):
+        if self.case in ("short", "whole", "ifeval", "spec"):
             return f"{self.tool} {self.case}"
         tokens = [f"{word}{count}" for word, count in (("pp", self.prompt), ("tg", self.output)) if count]
         depth = [f"@ d{self.depth}"] if self.depth else []
@@ -108,7 +115,8 @@ class Level(NamedTuple):
 
 def level_of(row: Mapping[str, Any]) -> Level:
     """Return the level of a measured row. A key that is not there, or null, has its default."""
-    return Level(*(default if row.get(key) is None else row[key] for key, default in zip(Level._fields, ("", *Level._field_defaults.values()))))
+    known = {"case": row.get("part"), **row}
+    return Level(*(default if known.get(key) is None else known[key] for key, default in zip(Level._fields, ("", *Level._field_defaults.values()))))
 
 
 # --- The published figures of a profile: groups of figures that share most of their level.
@@ -187,7 +195,7 @@ def _speed(published: Sequence[Mapping[str, Any]] | None, streams: int) -> float
 
 
 def single_stream(published: Sequence[Mapping[str, Any]] | None) -> float | None:
-    """Return the published speed of one stream, the first in the profile. The gate warns far below it, at whatever level it was measured."""
+    """Return the published speed of one stream, the first in the profile. The gate warns far below it, whichever level it has."""
     return _speed(published, 1)
 
 
@@ -214,7 +222,7 @@ def published_lines(published: Sequence[Mapping[str, Any]] | None) -> list[str]:
 QUICK_SECONDS = 110.0  # leaves ten seconds of two minutes for the start of the tool
 RUNS = 3
 _PREFILL, _DECODE = 1000.0, 30.0  # tokens/s of a pair, for the estimate of a duration
-_DURATIONS = {"short": 160.0, "all": 900.0, "ifeval": 1800.0, "spec": 60.0}
+_DURATIONS = {"short": 160.0, "whole": 900.0, "ifeval": 1800.0, "spec": 60.0}
 _COMMON = [Level("llama-benchy", "", 2048, 128, depth) for depth in (0, 4096, 8192, 16384, 32768, 65536)]
 
 
@@ -253,12 +261,16 @@ Key = tuple[Level, str]
 
 def usable(rows: Any) -> list[Mapping[str, Any]]:
     """Return the measured rows among what a file has."""
-    rows = rows if isinstance(rows, list) else []
-    return [each for each in rows if isinstance(each, Mapping) and each.get("quantity") in QUANTITIES and finite(each.get("mean")) is not None]
+    out = []
+    for each in rows if isinstance(rows, (list, tuple)) else ():
+        if isinstance(each, Mapping) and finite(each.get("mean")) is not None:
+            quantity = CATEGORIES.get(str(each["of"])) if each.get("of") else each.get("quantity")
+            out += [{**each, "quantity": quantity}] if quantity in QUANTITIES else []
+    return out
 
 
-def _by_key(rows: Sequence[Mapping[str, Any]]) -> dict[Key, Mapping[str, Any]]:
-    return {(level_of(each), each["quantity"]): each for each in rows}
+def _by_key(rows: Any) -> dict[Key, Mapping[str, Any]]:
+    return {(level_of(each), each["quantity"]): each for each in usable(rows)}
 
 
 def _percent(found: float, other: float | None) -> float | None:
@@ -279,10 +291,8 @@ def mark(row: Mapping[str, Any], other: float | None, other_row: Mapping[str, An
     return "better" if (off > 0) == QUANTITIES[row["quantity"]].higher else "worse"
 
 
-def compare(
-    rows: Sequence[Mapping[str, Any]], published: Sequence[Mapping[str, Any]] | None = None, last: Sequence[Mapping[str, Any]] = ()
-) -> list[dict[str, Any]]:  # fmt: skip
-    """Return a row for each measured one, and one more for each further published figure of its level and quantity.
+def compare(rows: Any, published: Sequence[Mapping[str, Any]] | None = None, last: Any = ()) -> list[dict[str, Any]]:
+    """Return a row for each usable measured one, and one more for each further published figure of its level and quantity.
 
     A figure is compared if its level and its quantity are those of the row, exactly. A figure with a remark is of another system than the profile's: its
     difference is shown and not marked.
@@ -345,5 +355,4 @@ def lines(found: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def compare_results(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the rows of the second result document next to those of the first with the same level and quantity."""
-    before = usable(first.get("rows"))
-    return [each for each in compare(usable(second.get("rows")), (), before) if each["last"] is not None]
+    return [each for each in compare(second.get("rows"), (), first.get("rows")) if each["last"] is not None]

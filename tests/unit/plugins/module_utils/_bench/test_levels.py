@@ -111,10 +111,17 @@ def test_two_results_are_compared_by_level_and_quantity() -> None:
     assert levels.lines(levels.compare_results({}, {"rows": None})) == []
 
 
+def test_a_category_of_tool_eval_bench_is_a_quantity_of_its_own() -> None:
+    whole = {"tool": "tool-eval-bench", "part": "whole", "quantity": "score_percent", "runs": [75.0], "spread": None}
+    rows = [{**whole, "mean": 89.0}, {**whole, "mean": 75.0, "of": "Multi-Step Chains"}, {**whole, "mean": 60.0, "of": "Localization"}]
+    found = levels.compare(rows, published("b12x-fp8-1m"))
+    assert [(each["quantity"], each["published_percent"]) for each in found] == [("score_percent", 0.0), ("multi_step_percent", 0.0)]
+
+
 def test_levels_have_the_words_of_the_field() -> None:
     names = [each.name for each in levels.suite("seed", published("b12x-fp8-1m"), 1_000_000, 6)]
     assert names[:2] == ["pp1024 tg128 c1", "pp1024 tg128 @ d240000 c1"]
-    assert names[-3:] == ["pp2048 tg128 @ d4096 c2", "tool-eval-bench all", "tool-eval-bench ifeval"]
+    assert names[-3:] == ["pp2048 tg128 @ d4096 c2", "tool-eval-bench whole", "tool-eval-bench ifeval"]
     assert levels.suite("seed", published("dspark-nvfp4-200k"), 200_000, 16)[-1].name == "code tg256 c16 every 0.4 s"
 
 
