@@ -263,9 +263,11 @@ def usable(rows: Any) -> list[Mapping[str, Any]]:
     """Return the measured rows among what a file has."""
     out = []
     for each in rows if isinstance(rows, (list, tuple)) else ():
-        if isinstance(each, Mapping) and finite(each.get("mean")) is not None:
+        if isinstance(each, Mapping) and finite(each.get("mean")) is not None and isinstance(each.get("runs"), (list, tuple)):
             quantity = CATEGORIES.get(str(each["of"])) if each.get("of") else each.get("quantity")
-            out += [{**each, "quantity": quantity}] if quantity in QUANTITIES else []
+            level = level_of(each)
+            fits = all(isinstance(value, type(default)) for value, default in zip(level, Level("")))
+            out += [{**each, **level._asdict(), "quantity": quantity}] if fits and str(quantity) in QUANTITIES else []
     return out
 
 
@@ -283,7 +285,7 @@ def mark(row: Mapping[str, Any], other: float | None, other_row: Mapping[str, An
     Differences count from three runs on (of both, if the other value was measured too), beyond the spread of the runs (the larger of both), and beyond 3 %.
     """
     rows = [row, *([other_row] if other_row else [])]
-    if not other or any(len(each.get("runs") or ()) < LEAST_RUNS for each in rows):
+    if not other or any(len(each["runs"]) < LEAST_RUNS for each in rows):
         return ""
     off = row["mean"] - other
     if abs(off) <= max(TOLERANCE * abs(other), *(finite(each.get("spread")) or 0.0 for each in rows)):
@@ -309,8 +311,8 @@ def compare(rows: Any, published: Sequence[Mapping[str, Any]] | None = None, las
             value = figure.value if figure else None
             out.append(
                 {
-                    **key[0]._asdict(), "test": key[0].name, "quantity": key[1], "unit": QUANTITIES[key[1]].unit, "runs": len(row.get("runs") or ()),
-                    "measured": row["mean"], "spread": row.get("spread") or 0.0, "published": value, "published_percent": _percent(row["mean"], value),
+                    **key[0]._asdict(), "test": key[0].name, "quantity": key[1], "unit": QUANTITIES[key[1]].unit, "runs": len(row["runs"]),
+                    "measured": row["mean"], "spread": finite(row.get("spread")) or 0.0, "published": value, "published_percent": _percent(row["mean"], value),
                     "mark": mark(row, value) if figure and not figure.remark else "", "remark": figure.remark if figure else "",
                     "last": then, "last_percent": _percent(row["mean"], then), "last_mark": mark(row, then, earlier),
                 }

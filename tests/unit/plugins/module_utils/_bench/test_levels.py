@@ -101,7 +101,8 @@ def test_a_difference_is_marked_beyond_the_spread_of_three_runs_and_three_percen
 
 def test_two_results_are_compared_by_level_and_quantity() -> None:
     first = {"rows": [row(PP2048, "decode_tok_s", 40.0, 40.1, 39.9), row(PP2048, "ttft_ms", 900.0), {"broken": True}]}
-    second = {"rows": [row(PP2048, "decode_tok_s", 30.0, 30.1, 29.9), row(PP2048._replace(depth=4096), "ttft_ms", 900.0), "no row", {"quantity": "x"}]}
+    broken = ["no row", {"quantity": "x"}, {**row(PP2048, "ttft_ms", 1.0), "tool": []}]
+    second = {"rows": [row(PP2048, "decode_tok_s", 30.0, 30.1, 29.9), row(PP2048._replace(depth=4096), "ttft_ms", 900.0), *broken]}
     [found] = levels.compare_results(first, second)
     assert (found["last"], found["measured"], found["last_percent"], found["last_mark"]) == (40.0, 30.0, -25.0, "worse")
     assert levels.lines([found]) == [
