@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._bench import tools
+from ansible_collections.gb10.cluster.plugins.module_utils._bench import levels
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns import STAGES
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded, redact
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_atomically
@@ -192,24 +192,28 @@ def memory_sections(boots: Sequence[Found], nodes: Mapping[str, Found]) -> dict[
 
 
 def over_releases(boots: Sequence[Found], profiles: Found, title: str, unit: str, measured: tuple[str, str], compare: Found) -> list[Found]:
-    """Return bars of the figure at a place of the receipts, of the last good boot of each release, next to those at places of its profile."""
+    """Return bars of the figure at a place of the receipts, of the last good boot of each release, next to what is read of its profile."""
     last = {str(boot.get("release")): boot for boot in boots if boot.get("passed") and finite(at(boot, *measured))}
     shown = list(last.values())[-MOST_RELEASES:]
     labels = [f"{str(boot.get('release'))[:8]} {boot.get('profile') or ''}".strip() for boot in shown]
-    series = {name: [at(profiles, str(boot.get("profile")), *place) for boot in shown] for name, place in compare.items()}
+    series = {name: [read(at(profiles, str(boot.get("profile"))) or {}) for boot in shown] for name, read in compare.items()}
     return [bars(title, unit, labels, {"measured": [at(boot, *measured) for boot in shown], **series})] if shown else []
 
 
 def speed_section(boots: Sequence[Found], profiles: Found, bench: Found) -> dict[str, Any]:
-    """Return what was measured, the gate's decode speed next to the published one, and what the last bench.yml has measured."""
-    title, published = "Decode speed of one stream, measured by the gate", {PUBLISHED: ("published", "single_stream_tok_s")}
-    figures = over_releases(boots, profiles, title, "tokens/s", ("measured", "decode_tok_s"), published)
-    rows = [row for row in bench.get("rows") or [] if row.get("quantity") in tools.FIGURES and finite(row.get("mean"))][:MOST_ROWS]
-    decoded = [row for row in rows if row["quantity"] == "decode_tok_s"][-MOST_RELEASES:]
-    if decoded:
-        title = f"bench.yml of {bench.get('at')}, release {bench.get('release')}: decode speed of each stream"
-        figures.append(bars(title, "tokens/s", [tools.name_of(row, "tg") for row in decoded], {"measured": [row["mean"] for row in decoded]}))
-    return section(figures, [[*tools.figure_of(row), "-", "-"] for row in rows])
+    """Return the gate's decode speed, which no published level has, and the last bench.yml next to the published figures of its levels."""
+    figures = over_releases(boots, profiles, "Decode speed of one stream, measured by the gate", "tokens/s", ("measured", "decode_tok_s"), {})
+    profile = next((boot.get("profile") for boot in reversed(boots) if boot.get("release") == bench.get("release")), None)
+    title, found = f"bench.yml of {bench.get('at')}, release {bench.get('release')}", levels.compare(bench.get("rows"), at(profiles, str(profile), "published"))
+    known = [(levels.row_title(each), each) for each in found if each["published_percent"] is not None][:MOST_ROWS]
+    rows = [[words, *levels.row_texts(each)] for words, each in known]
+    speeds = [each for each in found if each["quantity"] == "decode_tok_s"][:MOST_RELEASES]
+    if known:
+        series = {"measured": [100 + each["published_percent"] for _words, each in known], PUBLISHED: [100.0] * len(known)}
+        figures.append(bars(f"{title}: per cent of the published figure", "%", [words for words, _each in known], series))
+    elif speeds:
+        figures.append(bars(f"{title}: decode", "tokens/s", [each["test"] for each in speeds], {"measured": [each["measured"] for each in speeds]}))
+    return section(figures, rows)
 
 
 def rails_section(nodes: Mapping[str, Found]) -> dict[str, Any]:
@@ -259,8 +263,15 @@ def plan(
         rows.append([str(number), host, str(node.get("state") or "-"), f"{read}; not now: {node['problem']}" if node.get("problem") else read])
         shown = f"What is shown of it was read at {node['read_at']}." if node.get("read_at") else "Nothing is known of it."
         notes += [f"{host} was not read: {node['problem']}. {shown}"] if node.get("problem") else []
-    for title, unit, key, published in POOLS:
-        pools += over_releases(boots, profiles, title, unit, ("pool", key), {PUBLISHED: ("published", published), MINIMUM: ("gate", key, "min")})
+    for title, unit, key, quantity in POOLS:
+
+        def published(profile: Found, quantity: str = quantity) -> float | None:
+            return levels.boot_fact(profile.get("published"), quantity)
+
+        def least(profile: Found, key: str = key) -> Any:
+            return at(profile, "gate", key, "min")
+
+        pools += over_releases(boots, profiles, title, unit, ("pool", key), {PUBLISHED: published, MINIMUM: least})
     happened = [[str(each.get("at") or "")[:19].replace("T", " "), *(str(each.get(key) or "") for key in ("kind", "text"))] for each in events]
     return {
         "group": group, "made": made, "sentence": str(status.get("sentence") or f"The state of {group} was not read."), "notes": notes,

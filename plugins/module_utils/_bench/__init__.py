@@ -1,6 +1,6 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PRIVATE to the collection: what a served model is asked, by the tools that the field measures with and by cases of its own."""
+"""PRIVATE to the collection: levels of a measurement and published figures, the tools that measure them, and the cases that a served model is asked."""
 
 from __future__ import annotations

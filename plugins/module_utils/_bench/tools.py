@@ -1,24 +1,19 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The tools that the field measures with, llama-benchy and tool-eval-bench: their levels, their words, their JSON as rows, why they fail. Pure.
-
-A level is a mapping: `tool`; of llama-benchy `prompt`, `output`, `depth` in tokens, `concurrency`, `runs`; of tool-eval-bench `part`, a key of PARTS.
-A row is its level with `quantity`, `runs` (the values), `mean` and `spread` (their standard deviation; None of one value).
-"""
+"""The tools that the field measures with, llama-benchy and tool-eval-bench: what they run, their words, their JSON as rows, and why they fail. Pure."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._bench.cases import BenchError
+from ansible_collections.gb10.cluster.plugins.module_utils._bench.levels import AT_ONCE, CATEGORIES, RUNS, Level, level_of, seconds, suite
 from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads, misfit
 from ansible_collections.gb10.cluster.plugins.module_utils._core.text import duration
-from ansible_collections.gb10.cluster.plugins.module_utils._core.text import table as columns
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import measures
 
 SCHEMA = "gb10.cluster/bench/2"
@@ -29,72 +24,52 @@ PYTHON, BOOK, IFEVAL = f"{FOLDER}/venv/bin/python", f"{FOLDER}/book.txt.gz", f"{
 BOOK_URL = "file:///book.txt"  # a name alone: llama-benchy asks no network for a text that is in this place of its home
 BOOK_PLACE = f".cache/llama-benchy/{hashlib.md5(BOOK_URL.encode(), usedforsecurity=False).hexdigest()}.txt"
 
-# --- Levels.
+# --- What is run.
 
-#: Of tool-eval-bench, by the name of the part: its options.
-PARTS = {"short": ["--short"], "whole": [], "hard": ["--hardmode"], "ifeval": ["--ifeval-only"], "needle": ["--needle-only"]}
+#: Of tool-eval-bench, by the case: its options.
+CASES = {
+    "short": ["--short"], "whole": [], "hard": ["--hardmode"], "ifeval": ["--ifeval-only"], "needle": ["--needle-only"],
+    "spec": ["--spec-bench", "--skip-tool-eval"],
+}  # fmt: skip
+SPEC = ("filler", "code", "structured")  # each is a prompt of spec-bench
 #: Seconds that a suite may take.
 BUDGETS = {"quick": 120, "seed": 3600, "full": 7200, "tools": 3600}
-_BENCHY_FORM = {"prompt": int, "output": int, "depth": int, "concurrency": int, "runs?": int}
-_STARTS = 6.0  # seconds of llama-benchy before its first request, estimated
+_FORM = {"tool": str, "case?": str, "prompt?": int, "output?": int, "depth?": int, "concurrency?": int}
 
 
-def _level(depth: int, concurrency: int) -> dict[str, Any]:
-    return {"tool": BENCHY, "prompt": 2048, "output": 128, "depth": depth, "concurrency": concurrency, "arrivals": "at once", "runs": 3}
+def plan(name: str, cases: Sequence[str], given: Any, published: Any, context: int, streams: int) -> list[Level]:
+    """Return the levels to run: those that a user gave as a list, or those of a suite. Raises BenchError."""
+    for number, each in enumerate(given if isinstance(given, list) else [given], 1):
+        fault = misfit(each, _FORM)
+        if fault:
+            raise BenchError(f"Level {number} is not valid: {fault}")
+    asked = [Level(EVAL, case) for case in cases]
+    found = [level_of(each) for each in given] or (asked if name == "tools" else suite(name, published, context, streams) + asked * (name == "full"))
+    found = [Level(EVAL, "spec") if each.tool == EVAL and each.case in SPEC else each for each in found]
+    strange = [each for each in found if not (_benchy(each) or (each.tool == EVAL and each.case in CASES))] if given or name == "tools" else []
+    if strange or not found:
+        level = f"The level {strange[0].name} is not known" if strange else f"The suite {name} has no levels: nothing of the profile's source can be measured"
+        raise BenchError(f"{level}. Use {BENCHY} with prompt, output, depth and concurrency, or {EVAL} with case ({', '.join(CASES)})")
+    return list(dict.fromkeys(found))
 
 
-def suite(name: str, parts: Sequence[str] = ("short",)) -> list[dict[str, Any]]:
-    """Return the levels of a suite. Raises BenchError for one that has none of its own."""
-    if name == "quick":
-        return [_level(0, 1), _level(4096, 1), _level(0, 4)]
-    asked = [{"tool": EVAL, "part": part} for part in parts]
-    if name == "full":
-        return [*(_level(depth, streams) for depth in (0, 4096, 16384, 65536) for streams in (1, 2, 4)), *asked]
-    if name == "tools":
-        return asked
-    raise BenchError(f"The suite {name} has no levels. Give them as a list (bench_levels)")
+def _benchy(level: Level) -> bool:
+    return level.tool == BENCHY and level.arrivals == AT_ONCE and min(level.prompt, level.output, level.concurrency) > 0 <= level.depth
 
 
-def levels_of(given: Any) -> list[dict[str, Any]]:
-    """Return levels that a user gave as JSON. Raises BenchError."""
-    for number, level in enumerate(given if isinstance(given, list) else [None], 1):
-        tool = level.get("tool") if isinstance(level, Mapping) else None
-        fault = misfit(level, _BENCHY_FORM) if tool == BENCHY else "" if tool == EVAL and level.get("part") in PARTS else "its tool or part is not known"
-        if fault or (tool == BENCHY and not (min(level["prompt"], level["output"], level["concurrency"], level.get("runs", 3)) > 0 <= level["depth"])):
-            raise BenchError(
-                f"Level {number} is not valid ({fault or 'a number is too low'}): expected are tool {BENCHY} with prompt, output, depth and concurrency,"
-                f" or tool {EVAL} with part ({', '.join(PARTS)})"
-            )
-    return [dict(level) for level in given]
+def unfit(level: Level, context: int | None, left: float) -> str:
+    """Return why a level is left out; empty if it is measured."""
+    if not (_benchy(level) or level.tool == EVAL):
+        return "no tool of the role bench sends it"
+    tokens = level.prompt + level.depth + level.output
+    if context and tokens > context:
+        return f"it needs {tokens:,} tokens, and the context is {context:,}"
+    return "" if seconds(level) <= left else "it does not fit into the time of the suite (bench_budget)"
 
 
-def longest(level: Mapping[str, Any]) -> int:
-    """Return the number of tokens that a request of a level has; 0 if the tool decides."""
-    return int(level["prompt"] + level["depth"] + level["output"]) if level["tool"] == BENCHY else 0
-
-
-def name_of(level: Mapping[str, Any], what: str = "") -> str:
-    """Return a level in the words of its tool: `pp2048 @ d4096 (c2)` for what is measured of the prompt, `tg128 …` of the reply, both without `what`."""
-    if level["tool"] == EVAL:
-        return f"{EVAL} {level['part']}"
-    tokens = [f"pp{level['prompt']}"] * (what != "tg") + [f"tg{level['output']}"] * (what != "pp")
-    return " ".join(tokens) + (f" @ d{level['depth']}" if level["depth"] else "") + f" (c{level['concurrency']})"
-
-
-def seconds_of(level: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> float:
-    """Return an estimate of the seconds of a level by the slowest speeds so far; 0 if they are not known. Deeper levels are slower."""
-    speeds = [min((row["mean"] for row in rows if row["quantity"] == what and row["mean"] > 0), default=0.0) for what in ("prefill_tok_s", "decode_tok_s")]
-    if level["tool"] != BENCHY or not all(speeds):
-        return 0.0
-    one = level["concurrency"] * (level["prompt"] + level["depth"]) / speeds[0] + level["output"] / speeds[1]
-    return _STARTS + (level.get("runs", 3) + 1) * one  # its first run warms up
-
-
-def left_of(levels: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]], left: float) -> str:
-    """Return how long these levels take, as a phrase; at most the time that is left of the suite."""
-    estimates = [seconds_of(level, rows) for level in levels]
-    known = all(estimates) and sum(estimates) < left
-    return f"about {duration(sum(estimates))} left" if known else f"at most {duration(left)} left"
+def progress(number: int, levels: Sequence[Level], left: float) -> str:
+    """Return the line before a level, of which this is the number, with the time that is left."""
+    return f"{number} of {len(levels)}: {levels[number - 1].name}, about {duration(min(left, sum(map(seconds, levels[number - 1 :]))))} left"
 
 
 # --- The command.
@@ -102,47 +77,44 @@ def left_of(levels: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any
 #: Runs the tools in one process that may do nothing else. The key comes on standard input, because arguments and environments of a process can be read. The
 #: result is the only text on stdout. The kernel ends this process first if it lacks memory.
 LAUNCH = """
-import importlib, json, os, sys
+import importlib, json, os, sqlite3, sys
 with open("/proc/self/oom_score_adj", "w") as score:
     score.write("1000")
-key, out, code = sys.stdin.readline().strip(), os.dup(1), 0
+key, out, kept, (module, *words) = sys.stdin.readline().strip(), os.dup(1), "data/benchmarks.sqlite", sys.argv[1:]
 os.dup2(2, 1)
-for module, *words in json.loads(sys.argv[1]):
-    sys.argv = [module, *(["--api-key", key] if key else []), *words]
-    try:
-        importlib.import_module(module).main()
-    except SystemExit as end:
-        code = code or (end.code if isinstance(end.code, int) else int(end.code is not None))
-if os.path.exists("result.json"):
-    with open("result.json", "rb") as found, os.fdopen(out, "wb") as to:
-        to.write(found.read())
-sys.exit(code)
+sys.argv = [module, *(["--api-key", key] if key else []), *words]
+try:
+    importlib.import_module(module).main()
+finally:
+    text = ""
+    if os.path.exists("result.json"):
+        text = open("result.json").read()
+    elif os.path.exists(kept):
+        run = sqlite3.connect(kept).execute("SELECT config_json, scores_json FROM scenario_runs ORDER BY created_at DESC").fetchone()
+        text = json.dumps(dict(zip(("config", "scores"), map(json.loads, run)))) if run else ""
+    with os.fdopen(out, "w") as to:
+        to.write(text)
 """
 NOBODY = 65534  # user and group
 _UNPRIVILEGED = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all"]
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY", "PYTHONDONTWRITEBYTECODE", "NO_COLOR")
 
 
-def _calls(level: Mapping[str, Any], url: str, model: str, folder: str) -> list[list[str]]:
-    """Return modules and words of the calls that measure a level. They write result.json in their working folder."""
-    if level["tool"] == BENCHY:
-        numbers = {"pp": level["prompt"], "tg": level["output"], "depth": level["depth"], "concurrency": level["concurrency"], "runs": level.get("runs", 3)}
-        given = {"base-url": f"{url}/v1", "model": model, "tokenizer": folder, "book-url": BOOK_URL, "latency-mode": "generation", **numbers}
-        listed = [word for name, value in given.items() for word in (f"--{name}", str(value))]
-        more = ["--skip-coherence", "--exit-on-first-fail", "--no-results-on-fail", "--format", "json", "--save-result", "result.json"]
-        return [["llama_benchy.__main__", *listed, *more]]
-    module, part = "tool_eval_bench.cli.bench", level["part"]
-    words = [module, "--base-url", url, "--model", model, "--backend", "vllm", "--json", "--no-probe-engine", "--seed", "42", *PARTS[part]]
-    if part in ("ifeval", "needle"):
-        return [words, [module, "--export", "json", "--export-output", "result.json"]]
-    return [[*words, "--json-file", "result.json"]]
-
-
-def argv(level: Mapping[str, Any], url: str, model: str, folder: str, root: bool = True) -> list[str]:
+def argv(level: Level, url: str, model: str, folder: str, root: bool = True) -> list[str]:
     """Return the command that measures a level in a folder of its own, which has tokenizer.json. It reads the key as one line. `root` gives up its rights."""
     environment = [f"HOME={folder}", f"TMPDIR={folder}", "PATH=/usr/bin:/bin", "LC_ALL=C.UTF-8", *(f"{name}=1" for name in _OFFLINE)]
-    calls = json.dumps(_calls(level, url, model, folder))
-    return ["env", "-i", *environment, *(_UNPRIVILEGED if root else []), PYTHON, "-I", "-c", LAUNCH, calls]
+    if level.tool == BENCHY:
+        module, given = "llama_benchy.__main__", {
+            "base-url": f"{url}/v1", "model": model, "tokenizer": folder, "book-url": BOOK_URL, "latency-mode": "generation", "pp": level.prompt,
+            "tg": level.output, "depth": level.depth, "concurrency": level.concurrency, "runs": RUNS, "format": "json", "save-result": "result.json",
+        }  # fmt: skip
+        more = ["--skip-coherence", "--exit-on-first-fail", "--no-results-on-fail"]
+    else:
+        module, given = "tool_eval_bench.cli.bench", {"base-url": url, "model": model, "backend": "vllm", "seed": 42}
+        # The others leave their figures in a database alone.
+        more = [*CASES[level.case], "--no-probe-engine", *(["--json"] if level.case in ("ifeval", "needle", "spec") else ["--json-file", "result.json"])]
+    words = [*(word for name, value in given.items() for word in (f"--{name}", str(value))), *more]
+    return ["env", "-i", *environment, *(_UNPRIVILEGED if root else []), PYTHON, "-I", "-c", LAUNCH, module, *words]
 
 
 def reason_of(code: int, err: str, seconds: float) -> str:
@@ -173,22 +145,30 @@ def _event(line: str) -> Mapping[str, Any]:
 _NO_PARSER = re.compile(r"tool.call.parser|enable.auto.tool.choice")
 
 _METRIC = {"mean": float, "std": float, "values": [float]}
-#: By quantity: what it is of (prompt or reply), its words, its unit, and its place in a result of llama-benchy.
-FIGURES = {
-    "prefill_tok_s": ("pp", "prefill", "tok/s", "pp_throughput"), "ttfr_ms": ("pp", "first response", "ms", "ttfr"),
-    "ttft_ms": ("pp", "first token", "ms", "e2e_ttft"), "decode_tok_s": ("tg", "decode, each stream", "tok/s", "tg_req_throughput"),
-    "aggregate_tok_s": ("tg", "decode, all streams", "tok/s", "tg_throughput"), "peak_tok_s": ("tg", "highest second", "tok/s", "peak_throughput"),
-    "acceptance_percent": ("tg", "drafts accepted", "%", ""), "cache_hit_percent": ("pp", "prefix cache hits", "%", ""),
-    "kv_usage_percent": ("pp", "KV cache used", "%", ""), "score_percent": ("", "score", "%", ""), "graded_percent": ("", "scenarios graded", "%", ""),
+#: Quantities, and where they are in a result of llama-benchy.
+_PLACES = {
+    "prefill_tok_s": "pp_throughput", "ttfr_ms": "ttfr", "ttft_ms": "e2e_ttft", "decode_tok_s": "tg_req_throughput", "aggregate_tok_s": "tg_throughput",
+    "peak_tok_s": "peak_throughput",
 }  # fmt: skip
-_PLACES = {quantity: place for quantity, (_what, _words, _unit, place) in FIGURES.items() if place}
 _RUN = {
     "concurrency": int, "context_size": int, "prompt_size": int, "response_size": int, "is_context_prefill_phase": bool,
     **{f"{place}?": _METRIC for place in _PLACES.values()},
 }  # fmt: skip
 BENCHY_RESULT = {"version": str, "latency_mode": str, "latency_ms": float, "benchmarks": [_RUN]}
-_CATEGORY = {"label": str, "percent": float}
-EVAL_RESULT = {"final_score?": float, "error?": str, "scores?": {"scenario_results?": [dict], "category_scores?": [_CATEGORY], "completion_rate?": float}}
+#: Of a result of tool-eval-bench, and of a prompt of spec-bench: quantities, places, and factors.
+_SCORES = {
+    "score_percent": "final_score", "graded_percent": "completion_rate", "responsiveness_percent": "responsiveness", "deployability_percent": "deployability",
+    "ifeval_prompt_percent": "prompt_accuracy", "ifeval_instruction_percent": "instruction_accuracy",
+}  # fmt: skip
+_SPEC = (("effective_tok_s", "effective_tg_tps", 1), ("acceptance_percent", "acceptance_rate", 100), ("accepted_per_draft", "acceptance_length", 1))
+EVAL_RESULT = {
+    "error?": str, "config?": {"tg?": int},
+    "scores?": {
+        **{f"{place}?": float for place in _SCORES.values()}, "scenario_results?": [{"status": str, "summary": str}],
+        "category_scores?": [{"label": str, "percent": float}],
+        "results?": [{"prompt_type": str, "depth": int, "waste_ratio?": float, **{f"{place}?": float for _quantity, place, _factor in _SPEC}}],
+    },
+}  # fmt: skip
 #: Counters of /metrics of which a level is told the share: quantity, part, whole.
 _SHARES = (
     ("acceptance_percent", "vllm:spec_decode_num_accepted_tokens_total", "vllm:spec_decode_num_draft_tokens_total"),
@@ -197,30 +177,30 @@ _SHARES = (
 _USAGE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
 
 
-def _row(level: Mapping[str, Any], quantity: str, values: Sequence[float], mean: float | None = None, spread: float | None = None) -> dict[str, Any]:
+def _row(level: Level, quantity: str, values: Sequence[float], mean: float | None = None, spread: float | None = None) -> dict[str, Any]:
     average = sum(values) / len(values) if mean is None else mean
     return {
-        **level, "quantity": quantity, "runs": [round(value, 3) for value in values], "mean": round(average, 3),
+        **level._asdict(), "quantity": quantity, "runs": [round(value, 3) for value in values], "mean": round(average, 3),
         "spread": None if len(values) < 2 or spread is None else round(spread, 3),
     }  # fmt: skip
 
 
-def rows_of(level: Mapping[str, Any], text: str) -> list[dict[str, Any]]:
+def rows_of(level: Level, text: str) -> list[dict[str, Any]]:
     """Return what a tool's result, a JSON text, has measured. Raises BenchError if it is not one, or has measured nothing."""
     try:
         found = loads(text)
-        problem = misfit(found, BENCHY_RESULT if level["tool"] == BENCHY else EVAL_RESULT)
+        problem = misfit(found, BENCHY_RESULT if level.tool == BENCHY else EVAL_RESULT)
     except ValueError as error:
         problem = str(error)
     if problem:
-        raise BenchError(f"the result of {level['tool']} is not valid: {problem}")
-    rows = _benchy_rows(level, found) if level["tool"] == BENCHY else _eval_rows(level, found)
+        raise BenchError(f"the result of {level.tool} is not valid: {problem}")
+    rows = _benchy_rows(level, found) if level.tool == BENCHY else _eval_rows(level, found)
     if not rows:
-        raise BenchError(f"{level['tool']} has measured nothing: the replies have no token, or came in one piece")
+        raise BenchError(f"{level.tool} has measured nothing: {str(found.get('error') or 'its result has no figure')[:300]}")
     return rows
 
 
-def _benchy_rows(level: Mapping[str, Any], found: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _benchy_rows(level: Level, found: Mapping[str, Any]) -> list[dict[str, Any]]:
     out = []
     for run in found["benchmarks"]:
         if run["is_context_prefill_phase"]:
@@ -232,20 +212,27 @@ def _benchy_rows(level: Mapping[str, Any], found: Mapping[str, Any]) -> list[dic
     return out
 
 
-def _eval_rows(level: Mapping[str, Any], found: Mapping[str, Any]) -> list[dict[str, Any]]:
-    scores = found.get("scores") or {}
-    if _NO_PARSER.search(json.dumps(scores.get("scenario_results"))):
-        raise BenchError(
-            "the engine refuses tool calls. Set enable-auto-tool-choice to true and tool-call-parser to the model's in engine.args of the profile"
-            " (vllm_tp2_extra_args)"
-        )
-    if found.get("error") or scores.get("final_score") is None:
-        raise BenchError(f"{level['tool']} has measured nothing: {str(found.get('error') or 'it has no score')[:300]}")
-    rows = [_row(level, "score_percent", [scores["final_score"]]), _row(level, "graded_percent", [scores.get("completion_rate", 100.0)])]
-    return [*rows, *({**_row(level, "score_percent", [each["percent"]]), "of": each["label"]} for each in scores.get("category_scores") or [])]
+def _eval_rows(level: Level, found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    scores = {"completion_rate": 100.0, **(found.get("scores") or {})}
+    outcomes = scores.get("scenario_results") or []
+    if outcomes and not scores["completion_rate"]:  # it counts as a score of 0
+        if _NO_PARSER.search(outcomes[0]["summary"]):
+            arguments = "Set enable-auto-tool-choice to true and tool-call-parser to the model's in engine.args of the profile (vllm_tp2_extra_args)"
+            raise BenchError(f"the engine refuses tool calls. {arguments}")
+        raise BenchError(f"{level.tool}: {outcomes[0]['summary'][:300]}")
+    values = {quantity: scores.get(place) for quantity, place in _SCORES.items() if scores.get("final_score") is not None}
+    values |= {CATEGORIES[each["label"]]: each["percent"] for each in scores.get("category_scores") or [] if each["label"] in CATEGORIES}
+    values |= {"passed_scenarios": sum(each["status"] == "pass" for each in outcomes)} if outcomes else {}
+    rows = [_row(level, quantity, [value]) for quantity, value in values.items() if value is not None]
+    samples, output = scores.get("results") or [], int((found.get("config") or {}).get("tg") or 0)
+    for each in samples:
+        prompt = level._replace(case=each["prompt_type"], depth=each["depth"], output=output)
+        rows += [_row(prompt, quantity, [factor * each[place]]) for quantity, place, factor in _SPEC if each.get(place) is not None]
+    wasted = [100 * each["waste_ratio"] for each in samples if each.get("waste_ratio") is not None]
+    return rows + ([_row(level, "waste_percent", [sum(wasted) / len(wasted)])] if wasted else [])
 
 
-def share_rows(level: Mapping[str, Any], before: str, after: str, usage: float | None) -> list[dict[str, Any]]:
+def share_rows(level: Level, before: str, after: str, usage: float | None) -> list[dict[str, Any]]:
     """Return the shares of a level by the /metrics pages before and after it, and by the highest use of the KV cache. They are those of the whole server."""
     names = [name for _quantity, *pair in _SHARES for name in pair]
     first, last = measures.sums_of(before, names), measures.sums_of(after, names)
@@ -258,25 +245,6 @@ def share_rows(level: Mapping[str, Any], before: str, after: str, usage: float |
 def kv_usage(page: str) -> float | None:
     """Return the used share of the KV cache on a /metrics page, the highest of all engines; None if it has none."""
     return max((share for _name, _labels, share in measures.metric_figures(page, _USAGE) if 0 <= share <= 1), default=None)
-
-
-# --- for people
-
-
-def figure_of(row: Mapping[str, Any]) -> tuple[str, str]:
-    """Return what a row is of, and its figure, as texts."""
-    what, words, unit, _place = FIGURES[row["quantity"]]
-    return f"{name_of(row, what)}: {row.get('of') or words}", f"{row['mean']:,.1f} {unit}"
-
-
-def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the table of what was measured, one line each."""
-    cells = []
-    for row in rows:
-        what, words, unit, _place = FIGURES[row["quantity"]]
-        spread = None if row["spread"] is None else f"{row['spread']:,.2f}"
-        cells.append((name_of(row, what), row.get("of") or words, f"{row['mean']:,.2f}", spread, unit, len(row["runs"])))
-    return columns(("test", "figure", "measured", "±", "unit", "values"), cells)
 
 
 def memory_lines(memory: Mapping[str, Mapping[str, int]]) -> list[str]:

@@ -288,8 +288,8 @@ COMMANDS: dict[str, tuple[str, str, list[Argument]]] = {
     ]),
     "bench": ("_pair.verbs_measure.bench", "measure the model with the tools of the role bench; exit code 2 if that ends early", [
         _JSON, (("--suite",), {"default": "quick", "choices": ["quick", "seed", "full", "tools"], "help": "what is measured (%(default)s)"}),
-        (("--parts",), {"default": "short", "metavar": "NAME,NAME", "help": "of tool-eval-bench: short, whole, hard, ifeval, needle (%(default)s)"}),
-        (("--levels",), {"default": "", "metavar": "FILE", "help": "a JSON list of levels in place of the suite's; - reads standard input"}),
+        (("--cases",), {"default": "short", "metavar": "NAME,NAME", "help": "of tool-eval-bench: short, whole, hard, ifeval, needle, spec (%(default)s)"}),
+        (("--given",), {"default": "", "metavar": "FILE", "help": "JSON with levels, and profile and its published figures; - reads standard input"}),
         _number("--budget", default=0, text="seconds that the suite may take; 0 is the suite's own"),
         _number("--memory-floor", default=4.0, text="GiB of MemAvailable of a rank below which no other level starts"),
     ]),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gzip
+import json
 import os
 import shutil
 import sys
@@ -18,9 +19,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._bench import cases, tools
+from ansible_collections.gb10.cluster.plugins.module_utils._bench.levels import Level, compare, level_of
+from ansible_collections.gb10.cluster.plugins.module_utils._bench.levels import lines as table_of
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded, redact, text
 from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_atomically
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import look, protocol
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.commands import DIFFERS, CommandError, Group, answer, complain, show
@@ -163,18 +167,12 @@ class Target:
         except (ValueError, LookupError) as error:
             raise _not_serving(group, f"{self.url}/v1/models: {f'HTTP {status}' if status else page[:120]}") from error
 
-    def unfit(self, level: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], left: float) -> str:
-        """Return why a level is left out; empty if it is measured."""
-        if self.context and tools.longest(level) > self.context:
-            return f"it needs {tools.longest(level):,} tokens, and the context is {self.context:,}"
-        return "the time of the suite is over (bench_budget)" if left <= 0 or (rows and tools.seconds_of(level, rows) > left) else ""
-
     @contextlib.contextmanager
-    def folder(self, level: Mapping[str, Any]) -> Iterator[str]:
+    def folder(self, level: Level) -> Iterator[str]:
         """Make the only folder that a tool writes to, with what it reads. Raises OSError."""
         folder = tempfile.mkdtemp(prefix="gb10-bench-", dir=SCRATCH)
-        given = [("data/ifeval/prompts.jsonl", tools.IFEVAL)] if level.get("part") == "ifeval" else []
-        given += [("tokenizer.json", self.tokenizer), (tools.BOOK_PLACE, tools.BOOK)] if level["tool"] == tools.BENCHY else []
+        given = [("data/ifeval/prompts.jsonl", tools.IFEVAL)] if level.case == "ifeval" else []
+        given += [("tokenizer.json", self.tokenizer), (tools.BOOK_PLACE, tools.BOOK)] if level.tool == tools.BENCHY else []
         try:
             for name, source in given:
                 place, content = os.path.join(folder, name), bounded.data(source)
@@ -189,7 +187,7 @@ class Target:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def measure(self, level: Mapping[str, Any], memory: Memory, seconds: float) -> tuple[list[dict[str, Any]], Any]:
+    def measure(self, level: Level, memory: Memory, seconds: float) -> tuple[list[dict[str, Any]], Any]:
         """Measure one level, and return its rows and the result of its tool. Raises BenchError."""
         before, memory.usage = self.server.page(), None
         try:
@@ -197,46 +195,63 @@ class Target:
                 argv = tools.argv(level, self.url, self.model, folder, os.geteuid() == 0)
                 code, out, err = run_command(argv, seconds, folder, stdin=f"{self.key}\n")
         except OSError as error:
-            raise cases.BenchError(f"{tools.name_of(level)} needs {error.filename}: {error.strerror}. See the README of the role bench") from error
+            raise cases.BenchError(f"{level.name} needs {error.filename}: {error.strerror}. See the README of the role bench") from error
         known = [self.key] if self.key else []
         if code:
-            raise cases.BenchError(f"{level['tool']}: {redact.without(tools.reason_of(code, err, seconds), known)}")
+            raise cases.BenchError(f"{level.tool}: {redact.without(tools.reason_of(code, err, seconds), known)}")
+        memory.take()
         result = redact.without(out, known)
         rows = tools.rows_of(level, result) + tools.share_rows(level, before, self.server.page(), memory.usage)
         return rows, loads(result)
 
 
+def _last_of(name: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return what was measured of each level before, and keep what was measured now, on this node."""
+    path = os.path.join(tools.FOLDER, f"last-{name}.json")
+    try:
+        last = [dict(each) for each in loads(bounded.text(path))]
+    except (OSError, ValueError, TypeError):  # the first time
+        last = []
+    kept = {(level_of(each), str(each.get("quantity"))): each for each in [*last, *rows]}
+    write_atomically(path, json.dumps(list(kept.values())), 0o644)
+    return last
+
+
 def bench(group: Group, options: argparse.Namespace) -> int:
     """Measure the levels of a suite, print what they take and what was measured, and return 2 if that ends early."""
     release = _served(group, "bench")
+    given = _json_of(options.given, "What is measured") if options.given else {}
+    found = {"group": group.name, "suite": options.suite, **{key: release.get(key) for key in ("release", "profile")}, "time": text.stamp()}
+    published = (given.get("published") or []) if given.get("profile") == found["profile"] else []
+    target, streams = Target(group, release), (release.get("settings") or {}).get("max-num-seqs")
     try:
-        given = _json_of(options.levels, "The list of levels") if options.levels else []
-        levels = tools.levels_of(given or tools.suite(options.suite, options.parts.replace(",", " ").split()))
+        asked = options.cases.replace(",", " ").split()
+        levels = tools.plan(options.suite, asked, given.get("levels") or [], published, target.context or 1 << 62, int(streams or 1))
     except cases.BenchError as error:
         raise CommandError(f"{error}.") from error
-    found = {"group": group.name, "suite": options.suite, **{key: release.get(key) for key in ("release", "profile")}, "time": text.stamp()}
-    target, start = Target(group, release), time.monotonic()
     memory, rows, results, notes, ended = Memory(group, target.server), list[dict[str, Any]](), list[dict[str, Any]](), list[str](), ""
-    budget = options.budget or tools.BUDGETS[options.suite]
+    start, budget = time.monotonic(), options.budget or tools.BUDGETS["seed" if given.get("levels") else options.suite]
     _print(options, ["", tools.title(found), ""])
     memory.start()
     try:
         for number, level in enumerate(levels, 1):
             left = start + budget - time.monotonic()
-            reason = target.unfit(level, rows, left)
+            reason = tools.unfit(level, target.context, left)
             if reason:
-                notes.append(f"{group.name}: {tools.name_of(level)} was not measured: {reason}.")
+                notes.append(f"{group.name}: {level.name} was not measured: {reason}.")
                 continue
             memory.require(options.memory_floor)
-            _print(options, [f"{number} of {len(levels)}: {tools.name_of(level)}, {tools.left_of(levels[number - 1 :], rows, left)}"])
+            _print(options, [tools.progress(number, levels, left)])
             measured, result = target.measure(level, memory, left + GRACE_SECONDS)
             rows += measured
-            results.append({"name": f"{number}.{level['tool']}.json", "result": result})
+            results.append({"name": f"{number}.{level.tool}.json", "result": result})
     except cases.BenchError as error:
         ended = text.printable(f"{group.name}: {error}.")  # a tool's text: an async result skips NodeResults
     document = {"schema": tools.SCHEMA, **found, "seconds": round(time.monotonic() - start, 1), "rows": rows, "memory": memory.close()}
-    lines = [*(tools.table(rows) if rows else []), "", *notes, *tools.memory_lines(document["memory"])]
-    answer(options, {**document, "results": results, "notes": notes, "ended": ended, "lines": [tools.title(found), "", *lines]}, ["", *lines])
+    compared = compare(rows, published, _last_of(group.name, rows))
+    lines = [*table_of(compared), "", *notes, *tools.memory_lines(document["memory"])]
+    more = {"compared": compared, "results": results, "notes": notes, "ended": ended}
+    answer(options, {**document, **more, "lines": [tools.title(found), "", *lines]}, ["", *lines])
     if ended:
         complain(ended)
     return DIFFERS if ended else 0

@@ -9,69 +9,92 @@ from typing import Any
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._bench import tools
 from ansible_collections.gb10.cluster.plugins.module_utils._bench.cases import BenchError
+from ansible_collections.gb10.cluster.plugins.module_utils._bench.levels import Level, level_of
 
-RECORDED = Path(__file__).parents[4] / "fixtures/bench"
-LEVEL = {"tool": "llama-benchy", "prompt": 256, "output": 32, "depth": 512, "concurrency": 2, "runs": 3}
-SHORT = {"tool": "tool-eval-bench", "part": "short"}
+RECORDED = Path(__file__).parents[3] / "fixtures/bench"
+LEVEL = Level("llama-benchy", "", 256, 32, 512, 2)
+SHORT = Level("tool-eval-bench", "short")
+PUBLISHED = [
+    {"tool": "llama-benchy", "prompt": 1024, "output": 64, "figures": {"decode_tok_s": 30}},
+    {"tool": "gb10", "case": "code", "figures": {"ttft_ms": 1}},
+]
 
 
 def recorded(name: str) -> str:
     return (RECORDED / f"{name}.json").read_text(encoding="utf-8")
 
 
-def measured(level: dict[str, Any], name: str) -> dict[str, Any]:
-    return {row["quantity"] + row.get("of", ""): row for row in tools.rows_of(level, recorded(name))}
+def measured(level: Level, name: str) -> dict[str, dict[str, Any]]:
+    return {row["quantity"]: row for row in tools.rows_of(level, recorded(name))}
+
+
+def plan(name: str, *cases: str, given: Any = (), published: Any = PUBLISHED) -> list[str]:
+    return [level.name for level in tools.plan(name, cases, list(given), published, 65536, 4)]
 
 
 # --- levels
 
 
-@pytest.mark.parametrize("suite", ["quick", "full", "tools"])
-def test_levels_of_a_suite_are_levels(suite: str) -> None:
-    levels = tools.suite(suite, ["short", "needle"])
-    assert tools.levels_of(json.loads(json.dumps(levels))) == levels
+def test_a_suite_has_the_levels_of_the_source_or_those_that_a_user_gives() -> None:
+    assert plan("seed") == ["pp1024 tg64 c1", "code c1"]
+    assert plan("quick", "short")[0] == "pp2048 tg128 c1"
+    assert plan("full", "short")[-1] == "tool-eval-bench short"
+    assert plan("tools", "short", "needle") == ["tool-eval-bench short", "tool-eval-bench needle"]
+    assert plan("quick", given=[LEVEL._asdict(), {"tool": "tool-eval-bench", "case": "ifeval"}]) == ["pp256 tg32 @ d512 c2", "tool-eval-bench ifeval"]
+
+
+def test_the_prompts_of_spec_bench_are_one_run() -> None:
+    assert plan("seed", given=[{"tool": "tool-eval-bench", "case": case, "depth": depth} for case in ("code", "filler") for depth in (0, 4096)]) == [
+        "tool-eval-bench spec"
+    ]
 
 
 @pytest.mark.parametrize(
-    ("given", "text"),
+    ("arguments", "text"),
     [
-        ({}, "Level 1 is not valid"),
-        ([LEVEL, {**LEVEL, "depth": "4k"}], "Level 2 is not valid (depth is '4k', and a whole number is expected)"),
-        ([{**LEVEL, "concurrency": 0}], "Level 1 is not valid (a number is too low)"),
-        ([{"tool": "tool-eval-bench", "part": "all"}], "Level 1 is not valid (its tool or part is not known)"),
-        ([{"tool": "curl"}], "Level 1 is not valid (its tool or part is not known)"),
+        ({"name": "seed", "given": [LEVEL._asdict(), {"tool": "llama-benchy", "depth": "4k"}]}, "Level 2 is not valid: depth is '4k', and a whole number is"),
+        ({"name": "seed", "given": [{"depth": 1}]}, "Level 1 is not valid: it has no tool"),
+        ({"name": "seed", "given": [{"tool": "llama-benchy", "prompt": 64}]}, "The level pp64 c1 is not known. Use llama-benchy with prompt, output, depth"),
+        ({"name": "seed", "given": [{"tool": "curl"}]}, "The level c1 is not known"),
+        ({"name": "tools", "cases": ["shrot"]}, "The level shrot c1 is not known"),
+        ({"name": "seed", "published": []}, "The suite seed has no levels: nothing of the profile's source can be measured"),
     ],
 )
-def test_a_level_that_is_not_one_is_named(given: Any, text: str) -> None:
+def test_what_cannot_be_measured_is_named(arguments: dict[str, Any], text: str) -> None:
     with pytest.raises(BenchError) as caught:
-        tools.levels_of(given)
+        plan(arguments.pop("name"), *arguments.pop("cases", ()), **arguments)
     assert str(caught.value).startswith(text)
 
 
-def test_a_suite_without_levels_of_its_own_and_an_unknown_part_are_refused() -> None:
-    with pytest.raises(BenchError, match="The suite seed has no levels"):
-        tools.suite("seed")
-    with pytest.raises(BenchError, match="Level 1 is not valid"):
-        tools.levels_of(tools.suite("tools", ["shrot"]))
+@pytest.mark.parametrize(
+    ("level", "left", "reason"),
+    [
+        (LEVEL, 60.0, ""),
+        (LEVEL._replace(depth=8192), 60.0, "it needs 8,480 tokens, and the context is 8,192"),
+        (LEVEL, 1.0, "it does not fit into the time of the suite (bench_budget)"),
+        (Level("gb10", "code"), 60.0, "no tool of the role bench sends it"),
+        (LEVEL._replace(arrivals="every 0.4 s"), 60.0, "no tool of the role bench sends it"),
+    ],
+)
+def test_a_level_that_does_not_fit_is_left_out(level: Level, left: float, reason: str) -> None:
+    assert tools.unfit(level, 8192, left) == reason
 
 
-def test_a_level_is_estimated_by_the_slowest_speeds_so_far() -> None:
-    rows = [{"quantity": "prefill_tok_s", "mean": 1000.0}, {"quantity": "decode_tok_s", "mean": 16.0}, {"quantity": "decode_tok_s", "mean": 32.0}]
-    assert tools.seconds_of(LEVEL, []) == 0.0
-    assert tools.seconds_of(LEVEL, rows) == pytest.approx(6 + 4 * (2 * 768 / 1000 + 32 / 16))
-    assert tools.left_of([LEVEL], rows, 100.0) == "about 21 s left"
-    assert tools.left_of([LEVEL, SHORT], rows, 100.0) == "at most 2 min left"
+def test_progress_has_the_time_that_is_left() -> None:
+    levels = [LEVEL, SHORT]
+    assert tools.progress(2, levels, 1000.0) == "2 of 2: tool-eval-bench short, about 3 min left"
+    assert tools.progress(1, levels, 30.0) == "1 of 2: pp256 tg32 @ d512 c2, about 30 s left"
 
 
 # --- the command
 
 
-@pytest.mark.parametrize("level", [LEVEL, SHORT, {**SHORT, "part": "needle"}])
-def test_a_tool_runs_without_rights_network_or_key_in_its_words(level: dict[str, Any]) -> None:
+@pytest.mark.parametrize("level", [LEVEL, SHORT, SHORT._replace(case="needle")])
+def test_a_tool_runs_without_rights_network_or_key_in_its_words(level: Level) -> None:
     words = tools.argv(level, "http://127.0.0.1:8000", "m", "/var/tmp/x")
     assert words[:2] == ["env", "-i"]
     assert {"HOME=/var/tmp/x", "HF_HUB_OFFLINE=1", "--reuid=65534", "--no-new-privs", "--bounding-set=-all"} <= set(words)
-    assert "--api-key" not in words[-1]
+    assert "--api-key" not in words
     assert "setpriv" not in tools.argv(level, "http://127.0.0.1:8000", "m", "/var/tmp/x", root=False)
 
 
@@ -90,19 +113,22 @@ def test_a_result_of_llama_benchy_has_the_figures_of_its_table() -> None:
     }  # fmt: skip
     assert [len(found[name]["runs"]) for name in ("aggregate_tok_s", "decode_tok_s")] == [3, 6], "a value for each run, and for each stream of each run"
     assert found["decode_tok_s"]["spread"] == pytest.approx(run["tg_req_throughput"]["std"], abs=0.001)
-    assert {key: found["ttft_ms"][key] for key in LEVEL} == LEVEL
-
-
-def test_the_table_has_the_words_of_llama_benchy() -> None:
-    lines = tools.table(tools.rows_of(LEVEL, recorded("llama-benchy")))
-    assert [line.split()[:4] for line in lines[1:]] == [["pp256", "@", "d512", "(c2)"]] * 3 + [["tg32", "@", "d512", "(c2)"]] * 3
+    assert level_of(found["ttft_ms"]) == LEVEL
 
 
 def test_a_result_of_tool_eval_bench_has_score_and_categories() -> None:
     found, scores = measured(SHORT, "tool-eval-bench"), json.loads(recorded("tool-eval-bench"))["scores"]
     assert (found["score_percent"]["runs"], found["score_percent"]["spread"]) == ([scores["final_score"]], None)
-    assert found["graded_percent"]["mean"] == 100.0
-    assert {row["of"]: row["mean"] for row in found.values() if "of" in row} == {each["label"]: each["percent"] for each in scores["category_scores"]}
+    assert (found["graded_percent"]["mean"], found["passed_scenarios"]["mean"]) == (100.0, 0)
+    assert found["tool_selection_percent"]["mean"] == next(each["percent"] for each in scores["category_scores"] if each["category"] == "A")
+
+
+def test_a_result_of_spec_bench_has_a_level_for_each_prompt() -> None:
+    rows = tools.rows_of(Level("tool-eval-bench", "spec"), recorded("spec-bench"))
+    assert [level_of(row).name for row in rows if row["quantity"] == "effective_tok_s"] == [
+        f"{case} tg128{depth} c1" for depth in ("", " @ d4096", " @ d8192") for case in ("filler", "code", "structured")
+    ]
+    assert {(row["quantity"], row["mean"]) for row in rows if row["quantity"] != "effective_tok_s"} == {("acceptance_percent", 50.0), ("waste_percent", 50.0)}
 
 
 def test_an_engine_without_a_parser_of_tool_calls_has_the_arguments_to_add() -> None:
@@ -118,9 +144,10 @@ def test_an_engine_without_a_parser_of_tool_calls_has_the_arguments_to_add() -> 
         (LEVEL, '{"version": "0", "latency_mode": "none", "latency_ms": 0.0, "benchmarks": []}', "llama-benchy has measured nothing"),
         (LEVEL, '{"version": "0", "latency_mode": "none", "latency_ms": NaN, "benchmarks": []}', "latency_ms is nan, and a number is expected"),
         (SHORT, '{"error": "HTTP 500"}', "tool-eval-bench has measured nothing: HTTP 500"),
+        (SHORT, '{"scores": {"completion_rate": 0.0, "scenario_results": [{"status": "fail", "summary": "Timeout"}]}}', "tool-eval-bench: Timeout"),
     ],
 )
-def test_a_result_that_is_not_one_is_reported(level: dict[str, Any], text: str, reason: str) -> None:
+def test_a_result_that_is_not_one_is_reported(level: Level, text: str, reason: str) -> None:
     with pytest.raises(BenchError) as caught:
         tools.rows_of(level, text)
     assert reason in str(caught.value)
