@@ -95,8 +95,8 @@ finally:
     with os.fdopen(out, "w") as to:
         to.write(text)
 """
-NOBODY = 65534  # user and group
-_UNPRIVILEGED = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all"]
+LEAST_USER = 65534  # user and group
+_UNPRIVILEGED = ["setpriv", f"--reuid={LEAST_USER}", f"--regid={LEAST_USER}", "--clear-groups", "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all"]
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY", "PYTHONDONTWRITEBYTECODE", "NO_COLOR")
 
 
@@ -121,8 +121,8 @@ def reason_of(code: int, err: str, seconds: float) -> str:
     """Return why a tool has failed, with the remedy."""
     lines = [line.strip() for line in err.splitlines() if line.strip()]
     events = [found.get("message") for found in map(_event, lines) if found.get("event") == "error"]
-    told = [line for line in lines if re.search(r"HTTP \d{3}|[Ee]rror|FAILED|[Ff]ailed", line)]
-    last = str((events or told or lines or ["no message"])[-1])[:300].rstrip(".")
+    reports = [line for line in lines if re.search(r"HTTP \d{3}|[Ee]rror|FAILED|[Ff]ailed", line)]
+    last = str((events or reports or lines or ["no message"])[-1])[:300].rstrip(".")
     if code == 124:
         return f"it did not end within {seconds:.0f} s. Use a smaller suite, or a larger bench_budget"
     if "No module named" in err or code == 127:
@@ -169,7 +169,7 @@ EVAL_RESULT = {
         "results?": [{"prompt_type": str, "depth": int, "waste_ratio?": float, **{f"{place}?": float for _quantity, place, _factor in _SPEC}}],
     },
 }  # fmt: skip
-#: Counters of /metrics of which a level is told the share: quantity, part, whole.
+#: Counters of /metrics of which a level has its share: quantity, part, whole.
 _SHARES = (
     ("acceptance_percent", "vllm:spec_decode_num_accepted_tokens_total", "vllm:spec_decode_num_draft_tokens_total"),
     ("cache_hit_percent", "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"),

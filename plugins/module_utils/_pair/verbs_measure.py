@@ -182,7 +182,7 @@ class Target:
             if os.geteuid() == 0:
                 for path, _folders, names in os.walk(folder):
                     for each in (path, *(os.path.join(path, name) for name in names)):
-                        os.lchown(each, tools.NOBODY, tools.NOBODY)
+                        os.lchown(each, tools.LEAST_USER, tools.LEAST_USER)
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
