@@ -281,20 +281,17 @@ COMMANDS: dict[str, tuple[str, str, list[Argument]]] = {
     "check": ("_pair.verbs_measure.check", "send prompts to the model and judge the replies; exit code 2 if one is bad", [
         _JSON, _flag("--streams", "a line for each reply instead of each level"),
         (("--concurrency",), {"default": "1,2,4,6", "metavar": "N,N", "help": "how many at once, one level after the other (%(default)s)"}),
+        (("--cases",), {"default": "prompts", "metavar": "NAME,NAME", "help": "prompts, victim, staggered, cold-tools (%(default)s)"}),
+        _number("--cold-tokens", default=20_000, text="tokens of the prompt of cold-tools"),
         _number("--timeout", default=600.0, text="seconds that one request may take"),
         (("--prompts",), {"default": "", "metavar": "FILE", "help": "a JSON list of prompts of your own; - reads standard input"}),
     ]),
-    "bench": ("_pair.verbs_measure.bench", "measure the model with the benchmark of its image; exit code 2 if that ends early", [
-        _JSON, (("--depths",), {"default": "0", "metavar": "N,N", "help": "tokens of the prompts (%(default)s)"}),
-        (("--concurrency",), {"default": "1,2,4,6", "metavar": "N,N", "help": "how many at once, one level after the other (%(default)s)"}),
-        _number("--output-tokens", default=256, text="tokens of each reply"),
-        _number("--requests", default=0, text="requests of a level; 0 is two for each that runs at once"),
-        (("--request-rate",), {"type": float, "metavar": "R", "help": "requests per second of staggered arrivals; without it all are sent at once"}),
-        (("--prefix",), {"default": "cold", "choices": ["cold", "warm"], "help": "whether each prompt is new, or those of a level share a prefix"}),
-        _number("--seconds", default=0, text="repeat the levels with varied lengths for so long"),
-        _number("--timeout", default=1800, text="seconds that one level may take"),
+    "bench": ("_pair.verbs_measure.bench", "measure the model with the tools of the role bench; exit code 2 if that ends early", [
+        _JSON, (("--suite",), {"default": "quick", "choices": ["quick", "seed", "full", "tools"], "help": "what is measured (%(default)s)"}),
+        (("--cases",), {"default": "short", "metavar": "NAME,NAME", "help": "of tool-eval-bench: short, whole, hard, ifeval, needle, spec (%(default)s)"}),
+        (("--given",), {"default": "", "metavar": "FILE", "help": "JSON with levels, and profile and its published figures; - reads standard input"}),
+        _number("--budget", default=0, text="seconds that the suite may take; 0 is the suite's own"),
         _number("--memory-floor", default=4.0, text="GiB of MemAvailable of a rank below which no other level starts"),
-        (("--published",), {"default": "", "metavar": "FILE", "help": "JSON with the profile and its published figures; - reads standard input"}),
     ]),
     "soak": ("_pair.soak.soak", "hours of load as users make it, with a sample a minute and a verdict; exit code 2 if the verdict is failed", [
         _JSON, (("action",), {"choices": ["start", "status", "stop", "verdict", "run", "resume"], "metavar": "start|status|stop|verdict"}),

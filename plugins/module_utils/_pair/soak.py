@@ -22,12 +22,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._bench import users
+from ansible_collections.gb10.cluster.plugins.module_utils._bench import tools, users
 from ansible_collections.gb10.cluster.plugins.module_utils._bench.verdict import UCX_PAIR, verdict
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded, text
 from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
-from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, bench, measures
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, measures
 from ansible_collections.gb10.cluster.plugins.module_utils._node import releases
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import look, protocol
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.commands import DIFFERS, CommandError, Group, answer
@@ -151,7 +151,7 @@ class Sampler:
         figures, drafts, seen, now = measures.sample(page), measures.draft_counters(page), list(self._ranks()), time.monotonic()
         ended = [*load.taken(), *([reply["error"]] if reply else [])]
         errors = [text.printable(each)[:200] for each in ended if each]
-        growth, usage = measures.draft_growth(self._drafts, drafts), bench.kv_usage(page)
+        growth, usage = measures.draft_growth(self._drafts, drafts), tools.kv_usage(page)
         lost = next((str(each["lost"]) for each in seen if each["lost"]), "" if page else "the API did not answer")
         engine = "" if lost else ",".join(str(each["engine"]) for each in seen)
         gap, self._pending = self._gap(lost, engine), self._pending + len(ended)
