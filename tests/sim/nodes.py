@@ -359,8 +359,8 @@ class SimRank:
             "containers": [self.container.state()] if docker and self.container is not None else [],
             "engine_error": "" if docker else "the Docker Engine does not answer", "engine_id": str(self.engine_id), "fault": self.process_fault,
             "fault_seconds": self.world.now - self._fault_since if self.process_fault else 0.0, "cpu_seconds": 0.0, "memory": self._memory(),
-            "memory_stop": self.memory_stop if not self.runs() else "", "gpus": [list(self.world.load())], "rails": [], "kernel": self.kernel[-20:],
-            "url": "http://127.0.0.1:8000",
+            "memory_stop": self.memory_stop if not self.runs() else "", "gpus": [[*self.world.load(), None, None, 71.0]], "rails": [],
+            "kernel": self.kernel[-20:], "url": "http://127.0.0.1:8000",
         }  # fmt: skip
         late = bool(self.process_fault) and self.world.now - self._fault_since >= self.world.settings["stopped_seconds"]
         states = self.container.state()["status"] + self.container.id if docker and self.container is not None else ""

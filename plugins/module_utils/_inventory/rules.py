@@ -116,6 +116,8 @@ RULES: dict[str, Rule] = {
     "docker_memlock": _LIMIT,
     **dict.fromkeys(("image_reference", "weights_download_image"), _IMAGE),
     **dict.fromkeys(("image_port", "weights_port"), _PORT_OR_ANY),
+    **dict.fromkeys(("monitoring_port", "monitoring_exporter_port", "monitoring_grafana_port"), _whole(1, 65535)),
+    "monitoring_retention": _pattern("a duration such as 30d or 12h", r"\d{1,6}[smhdwy]"),
     "preflight_ignore": _words("the ID of a check of roles/preflight/README.md, such as clock_skew", IDS),
     **dict.fromkeys(("readahead_load_kb", "readahead_steady_kb"), _PAGES),
     # roce

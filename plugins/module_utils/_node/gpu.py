@@ -17,6 +17,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import LA
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import MARKER, Editor, FileChange, HostError
 
 QUERY = ("--query-gpu=power.draw,utilization.gpu", "--format=csv,noheader,nounits")
+WATCHED = ("--query-gpu=power.draw,utilization.gpu,clocks.sm,clocks.max.sm,temperature.gpu", "--format=csv,noheader,nounits")
 MEMORY = ("--query-gpu=uuid,name,memory.total,memory.reserved,memory.free", "--format=csv,noheader,nounits")
 PROCESSES = ("--query-compute-apps=gpu_uuid,pid,used_memory", "--format=csv,noheader,nounits")
 UNIFIED = "GB10"  # the name of a GPU without its own memory; its driver reports [N/A] today
@@ -42,9 +43,19 @@ def rows(text: str, fields: int) -> list[list[str]]:
     return [row for row in found if len(row) == fields]
 
 
+def _gpus(text: str, fields: int) -> list[list[float | None]]:
+    """Return the figures of each GPU. A message of the driver is not a GPU."""
+    return [[_figure(field) for field in row] for row in rows(text, fields) if row[0].startswith("[") or _figure(row[0]) is not None]
+
+
 def readings(text: str) -> list[Reading]:
-    """Return the GPUs in the output of nvidia-smi with QUERY. A message of the driver is not a GPU."""
-    return [(_figure(row[0]), _figure(row[1])) for row in rows(text, 2) if row[0].startswith("[") or _figure(row[0]) is not None]
+    """Return the GPUs in the output of nvidia-smi with QUERY."""
+    return [(power_w, percent) for power_w, percent in _gpus(text, 2)]
+
+
+def watched(text: str) -> list[list[float | None]]:
+    """Return W, percent, MHz, highest MHz and °C of the GPUs in the output of nvidia-smi with WATCHED."""
+    return _gpus(text, 5)
 
 
 def power(text: str) -> float | None:

@@ -231,7 +231,7 @@ class Observation:
         if self._idle_since is None:
             return None
         unknown = 0.0 if self.clock.monotonic() - self._idle_since >= USEFUL_SECONDS else 100.0
-        gpus = [each for sample in self.samples.values() for each in sample.get("gpus") or [] if each[0] is not None]
+        gpus = [(each[0], each[1]) for sample in self.samples.values() for each in sample.get("gpus") or [] if each[0] is not None]
         if any((unknown if percent is None else percent) > REST_PERCENT for _power, percent in gpus):
             return None
         return max((power for power, _percent in gpus), default=None)

@@ -8,6 +8,7 @@ A notice that fails is one sentence and changes nothing else.
 
 from __future__ import annotations
 
+import glob
 import http.client
 import json
 import os
@@ -24,8 +25,12 @@ from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import 
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_atomically
 from ansible_collections.gb10.cluster.plugins.module_utils._core.text import stamp
 from ansible_collections.gb10.cluster.plugins.module_utils._node import node
+from ansible_collections.gb10.cluster.plugins.module_utils._node.memory import GIB_KB
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.rules import CAUSES
 
 FILE_SECONDS = 15.0
+#: The role monitoring makes this folder, and its node_exporter reads it.
+FOLDER = "/var/lib/gb10-cluster/metrics"
 KINDS = ("fault", "recovered", "settled", "head_lost", "head_back")
 
 
@@ -69,9 +74,12 @@ class Outside:
         now = time.monotonic()
         if self.rank and asked_at >= 0:
             self._judge_head(now - asked_at)
-        if self.settings["textfile"] and now - self._written >= FILE_SECONDS:
+        folder = self.settings["textfile"] or (FOLDER if os.path.isdir(FOLDER) else "")
+        if folder and now - self._written >= FILE_SECONDS:
             self._written = now
-            self._write(render(self.group, self.rank, self.host, self._shown(), dict(sample)))
+            rails = [{**rail, "errors": rail_errors(rail["interface"])} for rail in sample.get("rails") or []]
+            more = {"rails": rails, "floor_kib": float(self.settings["memory_floor_gib"]) * GIB_KB}
+            self._write(str(folder), render(self.group, self.rank, self.host, self._shown(), {**sample, **more}))
 
     def _judge_head(self, silent: float) -> None:
         """Report that the head is gone, or back. A rank that was stopped on request expects no head."""
@@ -84,9 +92,9 @@ class Outside:
         log(f"{text}.")
         self.tell({"kind": "head_lost" if gone else "head_back", "cause": "node_lost", "text": text, "at": stamp(time.time())})
 
-    def _write(self, text: str) -> None:
+    def _write(self, folder: str, text: str) -> None:
         """Replace the file of metrics. A folder that cannot be written is reported once in the journal."""
-        path = os.path.join(str(self.settings["textfile"]), f"gb10_{self.group}.prom")
+        path = os.path.join(folder, f"gb10_{self.group}.prom")
         try:
             write_atomically(path, text, 0o644)
             self._problem = ""
@@ -97,21 +105,49 @@ class Outside:
             self._problem = problem
 
 
+#: Below /sys/class/net/INTERFACE. Counters that stay where they are on a healthy direct cable.
+_ERRORS = (
+    "carrier_down_count", "statistics/rx_crc_errors",
+    *(f"device/infiniband/*/ports/*/counters/{name}" for name in ("symbol_error", "link_downed", "port_rcv_errors")),
+    *(f"device/infiniband/*/ports/*/hw_counters/{name}" for name in ("packet_seq_err", "out_of_sequence", "local_ack_timeout_err")),
+)  # fmt: skip
+
+
+def rail_errors(interface: str, root: str = "/sys/class/net") -> dict[str, int]:
+    """Return the counters of link errors of an interface and its RDMA device; one that the driver does not have is missing."""
+    out: dict[str, int] = {}
+    for path in [each for pattern in _ERRORS if interface for each in glob.glob(f"{root}/{glob.escape(interface)}/{pattern}")]:
+        text = node.text_of(path).strip()
+        if text.isdigit():
+            out[os.path.basename(path)] = out.get(os.path.basename(path), 0) + int(text)
+    return out
+
+
 _Row = tuple[dict[str, str], Union[int, float, None]]
 
 #: Name of a metric -> type and description.
-_METRICS = {
+METRICS = {
     "gb10_group_serving": ("gauge", "1 if the agent of the head sees that the group serves, else 0."),
     "gb10_restarts_total": ("counter", "Restarts of the group by the agent, by cause."),
     "gb10_unserved_seconds_total": ("counter", "Seconds in which the group should have served and did not."),
     "gb10_rank_running": ("gauge", "1 if a container of the rank is running, else 0."),
     "gb10_memory_available_bytes": ("gauge", "MemAvailable of the node."),
+    "gb10_memory_floor_bytes": ("gauge", "The rank stops itself if less memory is available."),
     "gb10_swap_used_bytes": ("gauge", "Used swap of the node."),
     "gb10_gpu_power_watts": ("gauge", "Power of the GPU."),
     "gb10_gpu_utilization_ratio": ("gauge", "Utilization of the GPU, 0 to 1."),
+    "gb10_gpu_clock_hertz": ("gauge", "Clock of the GPU's processors."),
+    "gb10_gpu_clock_max_hertz": ("gauge", "The highest clock that the GPU supports."),
+    "gb10_gpu_temperature_celsius": ("gauge", "Temperature of the GPU."),
     "gb10_rail_up": ("gauge", "1 if the rail has a link, else 0."),
     "gb10_rail_mtu_bytes": ("gauge", "MTU of the rail."),
+    "gb10_rail_errors_total": ("counter", "Errors of the rail's link, by counter of the kernel."),
 }
+#: The figures of a GPU in a sample, in their order: metric and unit.
+_GPU = (
+    ("gb10_gpu_power_watts", 1), ("gb10_gpu_utilization_ratio", 0.01), ("gb10_gpu_clock_hertz", 1e6), ("gb10_gpu_clock_max_hertz", 1e6),
+    ("gb10_gpu_temperature_celsius", 1),
+)  # fmt: skip
 
 
 def _labels(labels: Mapping[str, str]) -> str:
@@ -125,19 +161,26 @@ def _scaled(value: float | None, factor: float) -> float | None:
 
 def _rows(state: Mapping[str, Any], sample: Mapping[str, Any]) -> dict[str, list[_Row]]:
     """Return the values of each metric with the labels in addition to those of the group or rank."""
-    memory, gpus, rails = sample.get("memory") or {}, list(enumerate(sample.get("gpus") or [])), sample.get("rails") or []
+    memory, gpus = sample.get("memory") or {}, list(enumerate(sample.get("gpus") or []))
+    # Two rails without an interface must not be one series: node_exporter would drop the whole file.
+    rails = [{**rail, "interface": rail["interface"] or rail.get("address", "")} for rail in sample.get("rails") or []]
     rows: dict[str, list[_Row]] = {
         "gb10_rank_running": [({}, int(any(box["running"] for box in sample["containers"])))] if "containers" in sample else [],
         "gb10_memory_available_bytes": [({}, _scaled(memory.get("available_kib"), 1024))],
+        "gb10_memory_floor_bytes": [({}, _scaled(sample.get("floor_kib"), 1024))],
         "gb10_swap_used_bytes": [({}, _scaled(memory.get("swap_used_kib"), 1024))],
-        "gb10_gpu_power_watts": [({"gpu": str(index)}, power) for index, (power, _percent) in gpus],
-        "gb10_gpu_utilization_ratio": [({"gpu": str(index)}, _scaled(percent, 0.01)) for index, (_power, percent) in gpus],
+        **{name: [({"gpu": str(index)}, _scaled(each[at], factor)) for index, each in gpus if at < len(each)] for at, (name, factor) in enumerate(_GPU)},
         "gb10_rail_up": [({"interface": rail["interface"]}, int(rail["up"])) for rail in rails],
         "gb10_rail_mtu_bytes": [({"interface": rail["interface"]}, rail.get("mtu")) for rail in rails],
+        "gb10_rail_errors_total": [
+            ({"interface": rail["interface"], "counter": name}, count) for rail in rails for name, count in (rail.get("errors") or {}).items()
+        ],
     }
     if state:
         rows["gb10_group_serving"] = [({}, int(state.get("state") == "serving"))]
-        rows["gb10_restarts_total"] = [({"cause": cause}, count) for cause, count in sorted((state.get("restarts") or {}).items())]
+        # A counter begins with 0: Prometheus does not see the growth of one that appears with 1.
+        counts = {**dict.fromkeys(CAUSES, 0), **(state.get("restarts") or {})}
+        rows["gb10_restarts_total"] = [({"cause": cause}, count) for cause, count in sorted(counts.items())]
         rows["gb10_unserved_seconds_total"] = [({}, state.get("unserved_seconds", 0))]
     return rows
 
@@ -146,10 +189,10 @@ def render(group: str, rank: int, host: str, state: Mapping[str, Any], sample: M
     """Return the metrics of one rank. A metric without a known value is left out.
 
     state: `watch` of `gb10 call state` on the head; empty on a worker, which has no metrics of the group.
-    sample: containers, memory, gpus (power in W, utilization in percent) and rails as the sampler reads them; without a key it is not known.
+    sample: containers, memory, gpus and rails as the sampler reads them, errors of each rail, floor_kib; without a key it is not known.
     """
     rows, lines = _rows(state, sample), []
-    for name, (kind, text) in _METRICS.items():
+    for name, (kind, text) in METRICS.items():
         of_group = name in ("gb10_group_serving", "gb10_restarts_total", "gb10_unserved_seconds_total")
         base = {"group": group} if of_group else {"group": group, "rank": str(rank), "host": host}
         known = [({**base, **labels}, value) for labels, value in rows.get(name, []) if value is not None]

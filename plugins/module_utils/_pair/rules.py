@@ -43,7 +43,7 @@ DEFAULTS: dict[str, Any] = {
     "restarts": 5,
     "stable_seconds": 0.0,  # as long as the boot took: a crash loop boots for longer than it serves
     "head_seconds": 60.0,  # a group that is held is asked every 30 s
-    "textfile": "",
+    "textfile": "",  # the folder of the role monitoring, if that exists
     "hook": [],
     "webhook": "",
 }
@@ -96,6 +96,7 @@ def canary(speeds: Sequence[float], was_slow: bool) -> tuple[bool, float]:
 WAITS = frozenset(("node_lost", "docker", "fabric"))
 #: Causes that end the other ranks too, which may be read first.
 ROOTS = ("memory", "reboot", "docker_restart")
+CAUSES = (*sorted(WAITS), *ROOTS, "rank_dead", "rank_stopped", "wedge", "idle_wedge", "engine_failed")
 #: Causes from outside of the release: they do not count as crashes of it.
 OUTSIDE = frozenset((*WAITS, "reboot", "docker_restart"))
 

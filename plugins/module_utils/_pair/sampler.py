@@ -156,8 +156,8 @@ class Sampler:
     def _read_gpus(self, now: float) -> list[list[float | None]]:
         if self._smi and now - self._gpu_at >= GPU_SECONDS:
             self._gpu_at = now
-            code, out, _err = self._run([self._smi, *gpu.QUERY], 5.0)
-            self._gpus = [list(each) for each in gpu.readings(out)] if code == 0 else []
+            code, out, _err = self._run([self._smi, *gpu.WATCHED], 5.0)
+            self._gpus = gpu.watched(out) if code == 0 else []
         return self._gpus
 
     # --- rails

@@ -25,6 +25,7 @@ VALUES: dict[str, tuple[list[Any], list[Any]]] = {
     "docker_log_max_size": (["50m", "1g", "1G", "512kb", 1048576, "1.5g"], ["50 megabytes", "m", "-1", "0m", ""]),
     "docker_memlock": (["unlimited", "leave", "64m", "8388608", 8388608, -1, "64 MiB", "Unlimited"], ["none", 0, "-2", "64x", ""]),
     "image_port": ([0, 1, 65535], [-1, 65536]),
+    "monitoring_retention": (["30d", "12h"], ["30", "a month", "30d --web.enable-lifecycle"]),
     "preflight_ignore": ([[], ["arch", "gb10"]], [["arhc"]]),
     "readahead_load_kb": ([0, 8, "512", 65536], [-1, 6, 65537, 65540]),
     "roce_addresses": ([["192.168.200.11/24", "10.0.0.1/31"]], [["192.168.200.11"], ["192.168.200.0/24"], ["x/24"], ["192.168.200.11/33"]]),

@@ -47,6 +47,11 @@ def test_reads_the_output_of_nvidia_smi(text: str, readings: list[gpu.Reading], 
     assert gpu.power(text) == power
 
 
+def test_a_gpu_that_reports_nothing_is_still_a_gpu() -> None:
+    text = "45.1, 96, 2418, 3003, 71\n[Unknown Error], [N/A], [N/A], [N/A], [N/A]\nFailed to initialize NVML\n"
+    assert gpu.watched(text) == [[45.1, 96.0, 2418.0, 3003.0, 71.0], [None] * 5]
+
+
 H100 = "GPU-1, NVIDIA H100 80GB HBM3, 81559, 480, 81079\n"
 
 

@@ -101,8 +101,30 @@ def test_the_metrics_are_replaced_and_a_folder_that_is_missing_is_reported_once(
     found.sampled(SAMPLE, -1.0)
     path = tmp_path / "metrics/gb10_pair1.prom"
     assert "gb10_rank_running" in path.read_text()
+    assert f'gb10_memory_floor_bytes{{group="pair1",rank="1",host="two"}} {3 << 29}\n' in path.read_text(), "1.5 GiB"
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     assert len(list(path.parent.iterdir())) == 1
+
+
+def test_the_metrics_go_to_the_folder_of_the_role_monitoring_if_it_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outside, "FOLDER", str(tmp_path / "metrics"))
+    monkeypatch.setattr(outside, "FILE_SECONDS", 0.0)
+    found = reports(tmp_path)
+    found.sampled(SAMPLE, -1.0)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "metrics").mkdir()
+    found.sampled(SAMPLE, -1.0)
+    assert [each.name for each in (tmp_path / "metrics").iterdir()] == ["gb10_pair1.prom"]
+
+
+def test_the_errors_of_a_link_are_those_of_the_interface_and_of_its_rdma_device(tmp_path: Path) -> None:
+    port = tmp_path / "rail0/device/infiniband/rocep1s0f0/ports/1"
+    for name, text in (("counters/symbol_error", "7"), ("hw_counters/packet_seq_err", "2"), ("counters/port_xmit_data", "9"), ("counters/link_downed", "?")):
+        (port / name).parent.mkdir(parents=True, exist_ok=True)
+        (port / name).write_text(f"{text}\n")
+    (tmp_path / "rail0/carrier_down_count").write_text("3\n")
+    assert outside.rail_errors("rail0", str(tmp_path)) == {"carrier_down_count": 3, "symbol_error": 7, "packet_seq_err": 2}
+    assert outside.rail_errors("", str(tmp_path)) == outside.rail_errors("other", str(tmp_path)) == {}
 
 
 # --- Notices of events: real scripts and a real HTTP server.
@@ -222,9 +244,11 @@ WATCH: dict[str, Any] = {
 NODE: dict[str, Any] = {
     "containers": [{"running": False}, {"running": True}],
     "memory": {"available_kib": 11534337, "total_kib": 125829120, "swap_used_kib": 0},
-    "gpus": [[45.5, 96.0], [None, 0.0]],
-    "rails": [{"interface": "enp1s0f0np0", "up": True, "mtu": 9000}, {"interface": "enP2p1s0f0np0", "up": False, "mtu": None}],
-}
+    "gpus": [[45.5, 96.0, 2418.0, 3003.0, 71.0], [None, 0.0]],
+    "rails": [
+        {"interface": "enp1s0f0np0", "up": True, "mtu": 9000, "errors": {"symbol_error": 7}}, {"interface": "enP2p1s0f0np0", "up": False, "mtu": None},
+    ],
+}  # fmt: skip
 
 
 RANK = 'group="pair1",rank="0",host="spark-1"'
@@ -236,7 +260,7 @@ def samples(text: str) -> list[str]:
 
 def test_the_head_writes_the_metrics_of_group_and_rank() -> None:
     text = render("pair1", 0, "spark-1", WATCH, NODE)
-    assert samples(text) == [
+    assert [line for line in samples(text) if not line.endswith('"} 0') or "restarts" not in line] == [
         'gb10_group_serving{group="pair1"} 1',
         'gb10_restarts_total{group="pair1",cause="rank_dead"} 2',
         'gb10_restarts_total{group="pair1",cause="wedge"} 1',
@@ -247,11 +271,15 @@ def test_the_head_writes_the_metrics_of_group_and_rank() -> None:
         f'gb10_gpu_power_watts{{{RANK},gpu="0"}} 45.5',
         f'gb10_gpu_utilization_ratio{{{RANK},gpu="0"}} 0.96',
         f'gb10_gpu_utilization_ratio{{{RANK},gpu="1"}} 0',
+        f'gb10_gpu_clock_hertz{{{RANK},gpu="0"}} 2418000000',
+        f'gb10_gpu_clock_max_hertz{{{RANK},gpu="0"}} 3003000000',
+        f'gb10_gpu_temperature_celsius{{{RANK},gpu="0"}} 71',
         f'gb10_rail_up{{{RANK},interface="enp1s0f0np0"}} 1',
         f'gb10_rail_up{{{RANK},interface="enP2p1s0f0np0"}} 0',
         f'gb10_rail_mtu_bytes{{{RANK},interface="enp1s0f0np0"}} 9000',
+        f'gb10_rail_errors_total{{{RANK},interface="enp1s0f0np0",counter="symbol_error"}} 7',
     ]
-    assert text.count("# HELP ") == text.count("# TYPE ") == 10, "once for each metric that has a value"
+    assert text.count("# HELP ") == text.count("# TYPE ") == 14, "once for each metric that has a value"
     assert "\n# TYPE gb10_restarts_total counter\ngb10_restarts_total{" in text
 
 
@@ -259,7 +287,15 @@ def test_the_head_writes_the_metrics_of_group_and_rank() -> None:
 def test_a_group_that_does_not_serve_is_zero(state: str) -> None:
     text = render("pair1", 0, "spark-1", {**WATCH, "state": state, "restarts": {}}, NODE)
     assert samples(text)[0] == 'gb10_group_serving{group="pair1"} 0'
-    assert "gb10_restarts_total" not in text
+    assert 'gb10_restarts_total{group="pair1",cause="rank_dead"} 0' in text, "Prometheus sees the first restart as growth"
+
+
+def test_rails_whose_interfaces_are_not_known_are_two_series() -> None:
+    """node_exporter drops a whole file in which two lines are one series."""
+    rails = [{"interface": "", "address": f"192.168.20{rail}.11", "up": False, "mtu": 0} for rail in (0, 1)]
+    lines = samples(render("pair1", 0, "spark-1", WATCH, {"rails": rails}))
+    assert len([line for line in lines if line.startswith("gb10_rail_up")]) == 2
+    assert len(lines) == len({line.rpartition(" ")[0] for line in lines})
 
 
 def test_a_worker_writes_no_metric_of_the_group() -> None:

@@ -1,0 +1,99 @@
+"""The role monitoring: each alert on its fault and not otherwise (promtool), and a dashboard and a page that ask for metrics that exist."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pytest
+import yaml
+from ansible.plugins.filter.core import FilterModule
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.outside import METRICS
+from playbook import REPO
+
+ROLE = REPO / "roles/monitoring"
+RULES = yaml.safe_load((ROLE / "files/rules.yml").read_text(encoding="utf-8"))["groups"][0]["rules"]
+ALERTS = {rule["alert"]: rule for rule in RULES if "alert" in rule}
+PANELS: list[dict[str, Any]] = yaml.safe_load((ROLE / "vars/main.yml").read_text(encoding="utf-8"))["__monitoring_panels"]
+RECORDED = (REPO / "tests/unit/fixtures/monitoring/metrics.txt").read_text(encoding="utf-8").split("\n")[1:]
+CASES = yaml.safe_load((REPO / "tests/unit/fixtures/monitoring/alerts.yml").read_text(encoding="utf-8"))
+
+
+def case(name: str, alert: str, minute: int, changes: dict[str, str]) -> dict[str, Any]:
+    """A test of promtool: which alerts fire at a minute, all of them."""
+    healthy = dict(CASES["healthy"])
+    changed = {series: values for series in healthy for begin, values in changes.items() if series.startswith((f"{begin}{{", f"{begin},"))}
+    assert len(changed) == len(changes), name
+    return {
+        "name": name, "interval": "1m", "input_series": [{"series": key, "values": value} for key, value in {**healthy, **changed}.items()],
+        "promql_expr_test": [{
+            "expr": 'count by (alertname) (ALERTS{alertstate="firing"})', "eval_time": f"{minute}m",
+            "exp_samples": [{"labels": f'{{alertname="{alert}"}}', "value": 1}] if alert else [],
+        }],
+    }  # fmt: skip
+
+
+def test_each_alert_fires_on_its_fault_and_not_otherwise(tmp_path: Path) -> None:
+    assert {alert for _name, alert, _minute, _changes in CASES["cases"] if alert} == set(ALERTS)
+    promtool = os.environ.get("PROMTOOL") or shutil.which("promtool")
+    if not promtool:
+        pytest.skip("promtool is not installed (apt install prometheus)")
+    tests = [case(*each) for each in CASES["cases"]]
+    (tmp_path / "tests.yml").write_text(yaml.safe_dump({"rule_files": [str(ROLE / "files/rules.yml")], "evaluation_interval": "1m", "tests": tests}))
+    done = subprocess.run([promtool, "test", "rules", str(tmp_path / "tests.yml")], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# --- The dashboard and the page
+
+
+def rendered(name: str) -> str:
+    """A template of the role as Ansible renders it."""
+    env = jinja2.Environment(trim_blocks=True, autoescape=False, loader=jinja2.FileSystemLoader(ROLE / "templates"))
+    env.filters.update(FilterModule().filters())
+    return env.get_template(name).render(__monitoring_panels=PANELS, __monitoring_ui="/classic")
+
+
+def metrics(query: str) -> set[str]:
+    """The names of metrics in a query: words with an underscore that are neither functions nor labels."""
+    bare = re.sub(r'"[^"]*"|\'[^\']*\'|\b(?:by|on)\s*\([^)]*\)', "", query)
+    return {name for name, call in re.findall(r"([a-z0-9]+(?:[_:][A-Za-z0-9_:]+)+)(\s*\()?", bare) if not call}
+
+
+@pytest.mark.parametrize("query", [panel["query"] for panel in PANELS] + [rule["expr"] for rule in RULES])
+def test_a_query_names_metrics_that_are_exported_or_recorded(query: str) -> None:
+    known = {*METRICS, *RECORDED, *(rule["record"] for rule in RULES if "record" in rule), "up"}
+    assert metrics(query) <= known
+    assert metrics(query) or re.search(r"\bup\b", query)
+
+
+def test_the_dashboard_is_one_that_grafana_loads() -> None:
+    """Grafana itself was not run."""
+    board = json.loads(rendered("dashboard.json.j2"))
+    assert (board["schemaVersion"], board["uid"], board["title"]) == (39, "gb10", "gb10.cluster")
+    assert len({each["id"] for each in board["panels"]}) == len(board["panels"]), "unique ids"
+    taken = set[tuple[int, int]]()
+    for each in board["panels"]:
+        place = each["gridPos"]
+        cells = {(x, y) for x in range(place["x"], place["x"] + place["w"]) for y in range(place["y"], place["y"] + place["h"])}
+        assert not taken & cells, f"{each['title']} covers another panel"
+        assert max(x for x, _y in cells) < 24
+        taken |= cells
+    shown = [each for each in board["panels"] if each["type"] == "timeseries"]
+    assert [(each["title"], each["targets"][0]["expr"]) for each in shown] == [(panel["title"], panel["query"]) for panel in PANELS]
+    datasource = yaml.safe_load(rendered("datasource.yml.j2"))["datasources"][0]
+    assert {each["datasource"]["uid"] for each in shown} | {each["targets"][0]["datasource"]["uid"] for each in shown} == {datasource["uid"]}
+    assert shown[-1]["targets"][0]["legendFormat"] == "{{host}} {{interface}}"
+
+
+def test_the_page_asks_for_each_panel_and_loads_nothing() -> None:
+    page = rendered("gb10.html.j2")
+    assert [page.count(f"range query {json.dumps(panel['query'])}") for panel in PANELS] == [1] * len(PANELS)
+    assert page.count("{{range") == page.count("{{else}}") - page.count("{{if") == page.count("{{end}}") - page.count("{{if")
+    assert not re.search(r"<script|https?://|@import", page)
