@@ -321,7 +321,7 @@ def test_a_decode_that_gets_slow_is_a_warning_once_and_again_when_it_is_over(wor
     world.speed = 25.0
     world.run(5 * 620)
     assert [event["text"].partition(". It made")[0] for event in events(world, "warning")[1:]] == ["pair1: decoding is as fast as before"]
-    assert (starts(world), events(world, "fault")) == (0, [])
+    assert (starts(world), events(world, "fault"), world.watch and world.watch.shown["canary_tok_s"]) == (0, [], 25.0)
 
 
 def test_an_engine_that_refuses_connections_is_not_reported_as_one_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -442,5 +442,5 @@ class Watch:
         self._shown = {
             "state": state, "fault": {**episode, "rank": fault.rank if fault else None} if episode else {}, "missing": list(missing),
             "restarts": dict(record["restarts"]), "last": dict(record["last"]),
-            "serving_since": text.stamp(since) if since and state == "serving" else "",
+            "serving_since": text.stamp(since) if since and state == "serving" else "", "canary_tok_s": (record["canary"].get("speeds") or [None])[-1],
         }  # fmt: skip
