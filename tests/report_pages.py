@@ -18,10 +18,11 @@ STAGES: list[tuple[str, float]] = [
     ("ready", 765.0),
 ]  # fmt: skip
 #: Figures of the seed, as the profile has them.
-PUBLISHED = {
-    "single_stream_tok_s": 54.22, "aggregate_tok_s_at_2": 60.95, "aggregate_tok_s_at_4": 83.21, "aggregate_tok_s_at_6": 104.11, "kv_pool_tokens": 1990142,
-    "max_concurrency": 1.90,
-}  # fmt: skip
+PUBLISHED = [
+    {"tool": "gb10", "case": "code", "prompt": 512, "output": 256, "figures": {"decode_tok_s": 54.22}},
+    {"tool": "gb10", "case": "chat", "output": 256, "concurrency": [2, 4, 6], "figures": {"aggregate_tok_s": [60.95, 83.21, 104.11]}},
+    {"measured_by": "gate", "figures": {"kv_pool_tokens": 1990142, "max_concurrency": 1.90}},
+]
 
 
 def series(load: float, end: float, step: int = 5) -> str:
@@ -55,9 +56,9 @@ def boot(release: str, at: str, seconds: float, pool: int, decode: float, failed
 
 
 def level(streams: int, rate: float) -> dict[str, Any]:
-    """Return a row of bench.yml."""
-    whole = {"depth": 0, "concurrency": streams, "requests": 2 * streams, "output_tokens": 256, "completed": 2 * streams, "preemptions": 0}
-    return {**whole, "prefix": "cold", "request_rate": None, "varied": False, "tok_s": rate, "stream_tok_s": rate / streams, "ttft_ms": 912.0, "itl_ms": 18.4}
+    """Return a measured row of bench.yml."""
+    case = {"case": "chat", "quantity": "aggregate_tok_s"} if streams > 1 else {"case": "code", "prompt": 512, "quantity": "decode_tok_s"}
+    return {"tool": "gb10", **case, "output": 256, "concurrency": streams, "runs": [rate - 0.5, rate, rate + 0.5], "mean": rate, "spread": 0.41}
 
 
 def node(rank: int, **more: Any) -> dict[str, Any]:

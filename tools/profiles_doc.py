@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "collections"))
 
 from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles  # noqa: E402  the path must stand first
+from ansible_collections.gb10.cluster.plugins.module_utils._bench import levels  # noqa: E402
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import host_memory, kv_estimate, text, values  # noqa: E402
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import PLACEHOLDERS  # noqa: E402
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve  # noqa: E402
@@ -81,6 +82,39 @@ gb10_profiles:
 - The image has the name of its base, without the registry, and `-mods-` with 12 digits of the hash of the mods. A changed mod is another image.
 - A base without a digest is recorded in the lock file when it is pulled.
 
+### Published figures
+
+`published` of a profile has the figures of its source, in groups. A group has the level that its figures share, and columns for what varies:
+
+```yaml
+published:
+  - tool: llama-benchy                    # pp1024 tg128, pp1024 tg128 @ d240000
+    prompt: 1024
+    output: 128
+    depth: [0, 240000]
+    figures:
+      decode_tok_s: [45.7, 39.4]
+      ttft_ms: [1000, 144000]
+  - {{tool: gb10, case: code, output: 256, concurrency: 16, arrivals: every 0.4 s, figures: {{aggregate_tok_s: 205.0}}}}
+  - {{measured_by: gate, figures: {{kv_pool_tokens: 1990142}}}}
+  - {{not_compared: The source does not give the prompt, figures: {{decode_tok_s: 37}}}}
+```
+
+A measurement is compared with a figure of the same tool, case, tokens, requests, arrivals and quantity, and with no other. The difference is marked if at
+least three runs were made, and it is beyond their spread and beyond 3 %. A figure with a `remark` is of another system: its difference is not marked.
+Of the figures of all profiles, {runnable} can be measured again with a tool, and {others} have a reason instead. The gate or the report measures {at_boot}.
+
+| tool | case | what is sent |
+| --- | --- | --- |
+{cases}
+
+`decode_tok_s` is of each request (`t/s (req)` of llama-benchy). `aggregate_tok_s` is of all requests together (`t/s (total)`): for a case of `gb10` all
+output over the time until the last reply. `prefill_tok_s` is of all together too. `ttft_ms` is `e2e_ttft` of llama-benchy.
+
+| quantity | meaning | unit | better |
+| --- | --- | --- | --- |
+{quantities}
+
 ### Sources and deviations
 
 A source is the public text that a profile is made from, with the files of its repository at that state. `sources` names them. Each argument and variable
@@ -113,8 +147,7 @@ These differences are the same in all profiles, and not repeated there:
 - It adds the health check, the capability `IPC_LOCK` without any other, `no-new-privileges`, and the limits `memlock` and `stack`. A stop has
   a grace of 10 s. There is a GPU reservation instead of `gpus: all`. Only the device nodes of RDMA are passed, not all of `/dev/infiniband`.
 
-A bound of the gate is set only where the pool of that configuration was published. Figures in `published` are those of the sources. What a
-source calls an estimate is named in the notes.
+A bound of the gate is set only where the pool of that configuration was published. What a source calls an estimate is named in the notes.
 
 ### Examples
 
@@ -412,6 +445,18 @@ def added() -> list[tuple[str, str, str]]:
 COLUMNS = {"requests": "requests", "KV cache": "kv_cache", "speculation": "speculation", "pool (gate)": "kv_pool", "image": "image", "published": "speed"}
 
 
+def figure_tables(figures: Sequence[levels.Figure]) -> dict[str, Any]:
+    """Return what the page has about published figures: how many are of each kind, the cases, the quantities."""
+    kinds = [("runnable" if each.can_be_run else "at_boot" if each.measured_by else "others") for each in figures]
+    cases = [(tool, f"`{case}`" if case else "", text) for tool, known in levels.CASES.items() for case, text in known.items()]
+    quantities = [(f"`{name}`", *each[:2], "higher" if each.higher else "lower") for name, each in levels.QUANTITIES.items()]
+    rows = {"cases": cases, "quantities": quantities}
+    return {
+        **{kind: kinds.count(kind) for kind in ("runnable", "at_boot", "others")},
+        **{key: "\n".join(markdown_table((), found)[2:]) for key, found in rows.items()},
+    }
+
+
 def page() -> str:
     """Return the page's text."""
     shipped = shipped_profiles()
@@ -428,6 +473,7 @@ def page() -> str:
         shaping=", ".join(f"`{prefix}`" for prefix in values.SHAPING),
         outside=host_memory.OUTSIDE_GIB,
         at_85=host_memory.free_gib(0.85, host_memory.SPARK_GIB),
+        **figure_tables([each for profile in profiles.values() for each in levels.figures(profile["published"])]),
         calibration="\n".join(markdown_table(("figure", "measured pool, tokens", "error of the plan"), calibration(profiles))),
     )
     for name in names:

@@ -107,7 +107,7 @@ def main() -> None:
     """Run the subcommand, and return what it printed."""
     if TYPE_CHECKING:  # Ansible sends what it finds imported here, and `commands` imports one of them
         from ansible_collections.gb10.cluster.plugins.module_utils._checks import doctor  # noqa: F401
-        from ansible_collections.gb10.cluster.plugins.module_utils._pair import verbs_change, verbs_measure, verbs_read  # noqa: F401
+        from ansible_collections.gb10.cluster.plugins.module_utils._pair import soak, verbs_change, verbs_measure, verbs_read  # noqa: F401
     module = AnsibleModule(
         argument_spec={
             "argv": {"type": "list", "elements": "str", "required": True},

@@ -384,6 +384,11 @@ records:
       description: The last measurement of the rails.
       type: dict
       returned: always
+    soaks:
+      description: The verdicts of the soaks that are kept, the newest first. See C(soak.yml).
+      type: list
+      elements: dict
+      returned: always
     read_at:
       description: When the node was read.
       type: str

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._bench import levels
 from ansible_collections.gb10.cluster.plugins.module_utils._core.redact import holds_secret
 from ansible_collections.gb10.cluster.plugins.module_utils._core.text import did_you_mean, nearest
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import values
@@ -36,6 +37,7 @@ def check(name: str, raw: Mapping[str, Any]) -> dict[str, Any]:
                     note(f"{table}.{key}", "looks like a secret, and a profile must not contain one: use vllm_tp2_secret_env")
         _check_placeholders(profile, note)
         _check_mods(profile["image"]["mods"], note)
+        faults += levels.faults(profile["published"])
         for key, value in profile.items():
             if any("\x00" in each or "\r" in each for each in _strings(value)):
                 note(key, "contains a NUL or carriage return, which a command line cannot carry")

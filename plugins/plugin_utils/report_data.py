@@ -15,11 +15,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._bench import levels
+from ansible_collections.gb10.cluster.plugins.module_utils._bench.verdict import WORDS
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns import STAGES
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded, redact
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_atomically
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.bandwidth import Thresholds
-from ansible_collections.gb10.cluster.plugins.module_utils._gate.bench import compared, words_of
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.gate import finite
 from ansible_collections.gb10.cluster.plugins.module_utils._node.group_state import rank_fault, unread
 from ansible_collections.gb10.cluster.plugins.module_utils._node.memory import Sample, parse_series
@@ -29,7 +30,7 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils.node_results import p
 from ansible_collections.gb10.cluster.plugins.plugin_utils.receipts import MOST_FILES, in_order
 
 Found = Mapping[str, Any]
-CACHE, RECORDS = "report-nodes.json", ("read_at", "receipts", "events", "memory", "bandwidth")
+CACHE, RECORDS = "report-nodes.json", ("read_at", "receipts", "events", "memory", "bandwidth", "soaks")
 MOST_BOOTS, MOST_RELEASES, MOST_ROWS, MOST_POINTS, GAP_SECONDS = 200, 12, 40, 300, 300.0  # seconds between two samples that interrupt a line
 _WORDS = ("starting", "arguments", "configuration", "rendezvous", "weights", "KV cache", "CUDA graphs", "engine", "API", "completions")
 STAGE_WORDS = dict(zip(STAGES, _WORDS))  # a stage of a later version stands for itself
@@ -59,7 +60,8 @@ def receipts_in(folder: Path) -> list[dict[str, Any]]:
 
 def bench_in(folder: Path, group: str) -> dict[str, Any]:
     """Return the last result of bench.yml of a group, with its time; empty without one."""
-    files = ((_load(path), path.stem[-16:]) for path in sorted(folder.glob(f"{group}-????????T??????Z.json"), reverse=True))
+    named = folder.glob(f"{group}-{'[0-9a-f]' * 12}-????????T??????Z.json")  # with the release
+    files = ((_load(path), path.stem[-16:]) for path in sorted(named, key=lambda path: path.stem[-16:], reverse=True))
     return next(({**found, "at": f"{at[:4]}-{at[4:6]}-{at[6:8]} {at[9:11]}:{at[11:13]}"} for found, at in files if found), {})
 
 
@@ -191,28 +193,27 @@ def memory_sections(boots: Sequence[Found], nodes: Mapping[str, Found]) -> dict[
 
 
 def over_releases(boots: Sequence[Found], profiles: Found, title: str, unit: str, measured: tuple[str, str], compare: Found) -> list[Found]:
-    """Return bars of the figure at a place of the receipts, of the last good boot of each release, next to those at places of its profile."""
+    """Return bars of the figure at a place of the receipts, of the last good boot of each release, next to what is read of its profile."""
     last = {str(boot.get("release")): boot for boot in boots if boot.get("passed") and finite(at(boot, *measured))}
     shown = list(last.values())[-MOST_RELEASES:]
     labels = [f"{str(boot.get('release'))[:8]} {boot.get('profile') or ''}".strip() for boot in shown]
-    series = {name: [at(profiles, str(boot.get("profile")), *place) for boot in shown] for name, place in compare.items()}
+    series = {name: [read(at(profiles, str(boot.get("profile"))) or {}) for boot in shown] for name, read in compare.items()}
     return [bars(title, unit, labels, {"measured": [at(boot, *measured) for boot in shown], **series})] if shown else []
 
 
 def speed_section(boots: Sequence[Found], profiles: Found, bench: Found) -> dict[str, Any]:
-    """Return what was measured next to what is published: the gate's decode speed, and the last bench.yml."""
-    title, published = "Decode speed of one stream, measured by the gate", {PUBLISHED: ("published", "single_stream_tok_s")}
-    figures = over_releases(boots, profiles, title, "tokens/s", ("measured", "decode_tok_s"), published)
+    """Return the gate's decode speed, which no published level has, and the last bench.yml next to the published figures of its levels."""
+    figures = over_releases(boots, profiles, "Decode speed of one stream, measured by the gate", "tokens/s", ("measured", "decode_tok_s"), {})
     profile = next((boot.get("profile") for boot in reversed(boots) if boot.get("release") == bench.get("release")), None)
-    levels, title = list(bench.get("rows") or [])[-MOST_RELEASES:], f"bench.yml of {bench.get('at')}, release {bench.get('release')}"
-    known = [(*words_of(key), value, of) for key, value, of in compared(levels, at(profiles, str(profile), "published") or {})[:MOST_ROWS]]
-    rows = [[words, f"{value:,.1f} {unit}", f"{of:,} {unit}", f"{100 * value / of - 100:+.0f} %"] for words, unit, value, of in known]
+    title, found = f"bench.yml of {bench.get('at')}, release {bench.get('release')}", levels.compare(bench.get("rows"), at(profiles, str(profile), "published"))
+    known = [(levels.row_title(each), each) for each in found if each["published_percent"] is not None][:MOST_ROWS]
+    rows = [[words, *levels.row_texts(each)] for words, each in known]
+    speeds = [each for each in found if each["quantity"] == "decode_tok_s"][:MOST_RELEASES]
     if known:
-        series = {"measured": [100 * value / of for _words, _unit, value, of in known], PUBLISHED: [100.0] * len(known)}
-        figures.append(bars(f"{title}: per cent of the published figure", "%", [each[0] for each in known], series))
-    elif any(finite(each.get("tok_s")) for each in levels):
-        labels = [f"{each['concurrency']} at once, depth {each['depth']}" for each in levels]
-        figures.append(bars(f"{title}: all streams", "tokens/s", labels, {"measured": [each.get("tok_s") for each in levels]}))
+        series = {"measured": [100 + each["published_percent"] for _words, each in known], PUBLISHED: [100.0] * len(known)}
+        figures.append(bars(f"{title}: per cent of the published figure", "%", [words for words, _each in known], series))
+    elif speeds:
+        figures.append(bars(f"{title}: decode", "tokens/s", [each["test"] for each in speeds], {"measured": [each["measured"] for each in speeds]}))
     return section(figures, rows)
 
 
@@ -238,11 +239,13 @@ def _verdict_row(boot: Found) -> list[str]:
     return [_minute(boot.get("time")), *(str(boot.get(key) or "") for key in ("release", "profile")), *_verdict(boot), f"{boot.get('msg') or ''}{drift}"]
 
 
-def cards(boots: Sequence[Found]) -> list[tuple[str, str]]:
-    """Return the first figures of the page, of the last boot that passed."""
+def cards(boots: Sequence[Found], soaks: Sequence[Found] = ()) -> list[tuple[str, str]]:
+    """Return the first figures of the page, of the last boot that passed and the last soak of its release."""
     boot: Found = next((each for each in reversed(boots) if each.get("passed")), {})
     out = [("profile", boot.get("profile")), ("model", ", ".join(boot.get("models") or [])), ("release", boot.get("release"))]
     out += [(name, form.format(finite(at(boot, part, key)))) for name, part, key, form in CARDS if finite(at(boot, part, key))]
+    soaked = [each for each in soaks if each.get("release") == boot.get("release")][:1]
+    out += [("soaked", f"{finite(each.get('hours')) or 0:.1f} h, {WORDS.get(str(each.get('verdict')))}") for each in soaked]
     return [(name, str(text)) for name, text in [*out, ("last good boot", boot and _verdict(boot)[1]), ("vLLM", boot.get("version"))] if text]
 
 
@@ -263,13 +266,20 @@ def plan(
         rows.append([str(number), host, str(node.get("state") or "-"), f"{read}; not now: {node['problem']}" if node.get("problem") else read])
         shown = f"What is shown of it was read at {node['read_at']}." if node.get("read_at") else "Nothing is known of it."
         notes += [f"{host} was not read: {node['problem']}. {shown}"] if node.get("problem") else []
-    for title, unit, key, published in POOLS:
-        pools += over_releases(boots, profiles, title, unit, ("pool", key), {PUBLISHED: ("published", published), MINIMUM: ("gate", key, "min")})
+    for title, unit, key, quantity in POOLS:
+
+        def published(profile: Found, quantity: str = quantity) -> float | None:
+            return levels.boot_fact(profile.get("published"), quantity)
+
+        def least(profile: Found, key: str = key) -> Any:
+            return at(profile, "gate", key, "min")
+
+        pools += over_releases(boots, profiles, title, unit, ("pool", key), {PUBLISHED: published, MINIMUM: least})
     happened = [[str(each.get("at") or "")[:19].replace("T", " "), *(str(each.get(key) or "") for key in ("kind", "text"))] for each in events]
     return {
         "group": group, "made": made, "sentence": str(status.get("sentence") or f"The state of {group} was not read."), "notes": notes,
         "tone": "good" if state in ("serves", "busy") else "neutral" if status.get("ok") or state == "unknown" else "bad",
-        "cards": cards(boots), "ranks": rows,
+        "cards": cards(boots, [each for node in ranks.values() for each in node.get("soaks") or []]), "ranks": rows,
         "sections": {
             "boot": boot_section(boots), **memory_sections(boots, ranks), "pool": section(pools), "speed": speed_section(boots, profiles, bench),
             "rails": rails_section(ranks), "verdicts": section(rows=[*map(_verdict_row, boots[: -MOST_ROWS - 1 : -1])]),

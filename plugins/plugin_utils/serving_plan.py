@@ -14,6 +14,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ansible_collections.gb10.cluster.plugins.module_utils._bench import levels
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe
 from ansible_collections.gb10.cluster.plugins.module_utils._node import releases
 from ansible_collections.gb10.cluster.plugins.module_utils._node.group_state import group_status, refusal
@@ -82,8 +83,8 @@ class Place(NamedTuple):
 
 def criteria_of(profile: Mapping[str, Any]) -> dict[str, Any]:
     """Return the criteria of the gate. With pinned KV memory nothing is reserved for a long prefill, so a long prompt must prove that it fits."""
-    published = profile.get("published") or {}
-    out = {**profile["gate"], "served_names": profile["model"]["served_names"], "published_tok_s": published.get("single_stream_tok_s")}
+    speed = levels.single_stream(profile.get("published"))
+    out = {**profile["gate"], "served_names": profile["model"]["served_names"], "published_tok_s": speed}
     if {"kv-cache-memory-bytes", "kv-cache-memory"} & set(profile["engine"]["args"]) and not out["long_prompt_tokens"]:
         out["long_prompt_tokens"] = 28000
     return out

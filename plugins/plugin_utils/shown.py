@@ -12,8 +12,8 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.utils.display import Display
 from ansible.utils.vars import load_extra_vars
+from ansible_collections.gb10.cluster.plugins.module_utils._bench import cases, tools, verdict
 from ansible_collections.gb10.cluster.plugins.module_utils._core.text import printable
-from ansible_collections.gb10.cluster.plugins.module_utils._gate import bench
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import PLAYBOOK_SPEC, type_faults
 from ansible_collections.gb10.cluster.plugins.module_utils._node import group_state
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import text as profiles
@@ -26,8 +26,9 @@ TEXTS: dict[str, Callable[[list[Any]], list[str]]] = {
     "gb10.cluster/rollback/1": lambda found: [line for each in found for line in group_state.rollback_lines(each)],
     "gb10.cluster/validate/1": lambda found: [line for each in found for line in profiles.validated_lines(each)],
     "gb10.cluster/logs/1": lambda found: [line for each in found for line in [*each["lines"], *each["problems"]] or ["No line matches."]],
-    bench.BENCH_SCHEMA: lambda found: [line for each in found for line in each["lines"]],
-    bench.CHECK_SCHEMA: lambda found: [line for each in found for line in bench.check_lines(each)],
+    tools.SCHEMA: lambda found: [line for each in found for line in each["lines"]],
+    cases.CHECK_SCHEMA: lambda found: [line for each in found for line in cases.check_lines(each)],
+    verdict.SCHEMA: lambda found: [line for each in found for line in each["lines"]],
     "gb10.cluster/import/1": lambda found: [line for each in found for line in profiles.imported_lines(each)],
     "gb10.cluster/profiles/1": lambda found: [line for each in found for line in profiles.lines(each, Display().columns)],
 }

@@ -64,7 +64,41 @@ def test_the_real_engine_goes_back_to_the_last_good_release(serving: Owner) -> N
     assert serving.releases() == good
 
 
-def test_bench_measures_the_real_engine(serving: Owner) -> None:
-    bench = serving.run("bench", bench_depths=[0], bench_concurrency=[1, 2], bench_tokens=32, bench_folder=str(serving.folder / "bench")).passed()
-    bench.shows("TTFT", r"tok/s|tokens per second")
+LEVELS = [{"tool": "llama-benchy", "prompt": 256, "output": 32, "depth": 0, "concurrency": streams, "runs": 3} for streams in (1, 2)]
+#: The same levels as a user types them on the head, with the text from a server of their own, and one of them with the benchmark of the image.
+BY_HAND = (
+    "cd $(mktemp -d) && gzip -dc /opt/gb10-bench/book.txt.gz >book.txt; python3 -m http.server 8099 --bind 127.0.0.1 >/dev/null 2>&1 & text=$!; sleep 1;"
+    " HOME=$PWD HF_HUB_OFFLINE=1 /opt/gb10-bench/venv/bin/llama-benchy --base-url http://127.0.0.1:8000/v1 --api-key $(gb10 key) --model lab-tiny"
+    " --tokenizer /srv/models/lab-tiny --book-url http://127.0.0.1:8099/book.txt --pp 256 --tg 32 --concurrency 1 2 --latency-mode generation"
+    " --skip-coherence --format json --save-result result.json >&2; kill $text; cat result.json"
+)
+OF_THE_IMAGE = (
+    "docker exec gb10-pair1-rank0 sh -c 'OPENAI_API_KEY=$VLLM_API_KEY vllm bench serve --base-url http://127.0.0.1:8000 --model lab-tiny"
+    " --tokenizer /models/lab-tiny --dataset-name random --random-input-len 256 --random-output-len 32 --num-prompts 3 --max-concurrency 1 --ignore-eos"
+    " --disable-tqdm' 2>&1"
+)
+
+
+def test_bench_measures_the_real_engine_as_its_tool_does_by_hand(serving: Owner) -> None:
+    folder = serving.folder / "bench"
+    serving.run("bench", bench_levels=LEVELS, bench_folder=str(folder)).passed().shows(r"pp256 \(c1\) +prefill", r"tg32 \(c2\) +decode, all streams")
+    assert serving.run("bench", bench_levels=LEVELS, bench_folder=str(folder)).passed().changes == set(), "the tools are installed once"
+    figures = sorted(folder.glob("pair1-*Z.json"))
+    ours = {row["concurrency"]: row for row in json.loads(figures[-1].read_text(encoding="utf-8"))["rows"] if row["quantity"] == "decode_tok_s"}
+    own = json.loads(figures[-1].with_suffix(".1.llama-benchy.json").read_text(encoding="utf-8"))
+    assert own["benchmarks"][0]["tg_throughput"]["mean"] == pytest.approx(ours[1]["mean"], abs=0.001)
+    for run in json.loads(serving.on(1, BY_HAND, timeout=300))["benchmarks"]:
+        theirs, mine = run["tg_req_throughput"], ours[run["concurrency"]]
+        print(f"c{run['concurrency']}: bench.yml {mine['mean']} ± {mine['spread']}, by hand {theirs['mean']:.2f} ± {theirs['std']:.2f} tok/s")
+        assert abs(mine["mean"] - theirs["mean"]) <= max(3 * (mine["spread"] + theirs["std"]), 0.2 * theirs["mean"])
+    print(next(line for line in serving.on(1, OF_THE_IMAGE, timeout=300).splitlines() if "Output token throughput" in line))
     assert serving.serves()
+
+
+def test_tool_calls_are_scored_or_the_missing_parser_is_named(serving: Owner) -> None:
+    """The lab's model fails each scenario. Without a parser of tool calls the engine refuses them."""
+    folder = serving.folder / "tools"
+    serving.run("bench", bench_suite="tools", bench_folder=str(folder)).failed("enable-auto-tool-choice", "tool-call-parser", "engine.args")
+    serving.run("bring up", *ONLY_SERVING, extra_arguments={"enable-auto-tool-choice": True, "tool-call-parser": "hermes"}).passed()
+    serving.run("bench", bench_suite="tools", bench_folder=str(folder)).passed().shows(r"tool-eval-bench short +score")
+    assert any(folder.glob("pair1-*.1.tool-eval-bench.json"))

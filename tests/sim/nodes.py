@@ -417,6 +417,8 @@ class SimRank:
             "ok": good, "status": 200 if good else 0, "text": text, "reasoning": "", "finish_reason": "stop", "completion_tokens": 3, "prompt_tokens": 5,
             "seconds": 0.2, "error": "" if good else f"no reply within {timeout:g} s",
         }  # fmt: skip
+        if requests[0].get("max_tokens") == 64:  # the canary
+            reply = {**reply, "completion_tokens": 64, "seconds": 64 / self.world.speed}
         return {**out, "models": [{"id": "m", "max_model_len": CONTEXT}], "http_status": 200, "replies": [reply] * len(requests), "hangs": not good}
 
     def _phase(self, caller: tuple[str, str, int], phase: str, seconds: float) -> dict[str, Any]:

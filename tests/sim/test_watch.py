@@ -303,6 +303,27 @@ def test_an_idle_wedge_is_found_by_a_completion(world: World) -> None:
     assert starts(world) == 1
 
 
+def test_a_decode_that_gets_slow_is_a_warning_once_and_again_when_it_is_over(world: World) -> None:
+    world.run(13 * 620)
+    assert events(world, "warning") == []
+    world.speed = 24.0
+    world.run(4 * 620)
+    world.requests = 3
+    world.speed = 10.0  # of a group that is busy, it is not measured
+    world.run(2 * 620)
+    world.requests = 0
+    assert events(world, "warning") == []
+    world.run(6 * 620)
+    assert [event["text"] for event in events(world, "warning")] == [
+        "pair1: decoding is slow: look at clocks and power of all ranks with `gb10 doctor`. It made 10.0 tokens/s while nothing else ran, and usually 25.0."
+    ]
+    world.crash("wait", 1)
+    world.speed = 25.0
+    world.run(5 * 620)
+    assert [event["text"].partition(". It made")[0] for event in events(world, "warning")[1:]] == ["pair1: decoding is as fast as before"]
+    assert (starts(world), events(world, "fault"), world.watch and world.watch.shown["canary_tok_s"]) == (0, [], 25.0)
+
+
 def test_an_engine_that_refuses_connections_is_not_reported_as_one_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ansible_collections.gb10.cluster.plugins.module_utils._pair.watch.SETTLE_SECONDS", 10.0)  # time for a completion
     world = watched()

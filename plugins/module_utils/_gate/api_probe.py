@@ -104,7 +104,8 @@ class Server:
         """Ask for one completion and return it as reply_of() does.
 
         A request has `prompt`, and may have `chat` (false), `max_tokens` (64), `body` (more keys; the temperature is 0 without one) and `prompt_tokens`:
-        a prompt of this many tokens is sent instead, or as the system's message before a chat, with `cold` one that no prefix cache has.
+        a prompt of this many tokens is sent instead, or as the system's message before a chat, with `cold` one that no prefix cache has. It is sent
+        `after` so many seconds.
         """
         body: dict[str, Any] = {"model": model, "max_tokens": request.get("max_tokens", 64), "temperature": 0}
         if request.get("chat"):
@@ -112,6 +113,7 @@ class Server:
         else:
             path, body["prompt"] = "/v1/completions", request["prompt"]
         body.update(request.get("body") or {})
+        time.sleep(request.get("after") or 0)
         start = time.monotonic()
         if request.get("prompt_tokens"):
             try:

@@ -30,7 +30,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._node.group_state imp
 from ansible_collections.gb10.cluster.plugins.module_utils._node.memory import container_reason
 from ansible_collections.gb10.cluster.plugins.module_utils._node.node import fingerprint, read_json
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import evidence, files, protocol, session, standing
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.files import Store
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.files import Folder, Store
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import trial
 
 # --- What a node knows of its agent. Reads only: a node without an agent has the same keys, without values.
@@ -280,6 +280,23 @@ def alive(folder: str, ask: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+SOAKED = "verdict.json"  # the receipt of a soak
+
+
+def soak_names(folder: str) -> list[str]:
+    """Return the names of the soaks that are kept in a group's folder, the newest first: their names are times."""
+    try:
+        return sorted(Folder(folder, protocol.SOAKS).newest(), reverse=True)
+    except OSError:
+        return []
+
+
+def soaks(folder: str) -> list[dict[str, Any]]:
+    """Return the receipts of the soaks that have ended, the newest first."""
+    found = (node.read_json(Folder(folder, protocol.SOAKS, name).path(SOAKED)) for name in soak_names(folder))
+    return [each for each in found if each.get("verdict")]
+
+
 def records(folder: str) -> dict[str, Any]:
     """Return what the node keeps of the group: receipts, events, memory and bandwidth, for a report."""
     store = Store(os.path.join(folder, protocol.STATE))
@@ -290,6 +307,7 @@ def records(folder: str) -> dict[str, Any]:
     return {
         "read_at": text.stamp(), "receipts": [releases.brief(each) for each in found if each], "events": store.events()[-MOST_EVENTS:],
         "memory": evidence.memory_of(os.path.join(folder, protocol.STATE)), "bandwidth": node.read_json(str(BANDWIDTH_RECEIPT)),
+        "soaks": soaks(folder),
     }  # fmt: skip
 
 

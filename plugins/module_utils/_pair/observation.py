@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import measures
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.actor import Actor, Job
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.calls import READ_LIMIT, result_of
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.rules import Fault, View, Wedge
@@ -19,6 +20,9 @@ USEFUL_SECONDS = 10.0
 FRESH_SECONDS = 5.0  # a reading of a GPU counts for so long
 REST_PERCENT = 30.0  # utilization: two real GPUs show 0 to 28 at rest, and 92 and more at work
 REQUEST = {"prompt": "1", "max_tokens": 1}
+#: Its speed is compared with its own history. Nothing else follows from it.
+CANARY = {"prompt": measures.DECODE_PROMPT, "max_tokens": measures.LEAST_DECODE_TOKENS, "body": {"ignore_eos": True}}
+CANARY_TIMEOUT = 120.0
 
 
 class Observation:
@@ -51,6 +55,9 @@ class Observation:
         self._probe_fault: Fault | None = None
         self._proven = False
         self._idle_since: float | None = None
+        self._canary: Job | None = None
+        self._canary_again = self.clock.monotonic() + float(self.settings["canary_seconds"])
+        self.speeds: list[float] = []  # of canaries, for the watch to take
 
     # --- reading
 
@@ -70,6 +77,7 @@ class Observation:
                 self._jobs[number] = rank.begin("watch", wait + READ_LIMIT, release=release, known=known, wait=wait)
         self._read_engine(release, now)
         self._read_probe(release, now, prove)
+        self._read_canary(release, now)
 
     def _take(self, number: int, job: Job, now: float) -> None:
         result = result_of(job)
@@ -138,6 +146,18 @@ class Observation:
         elif now - self._probe_at >= (seconds := float(self.settings["completion_timeout"])):  # a refused connection ends at once
             self._probe_fault = Fault("idle_wedge", f"a completion of one token did not come back within {seconds:.0f} s while nothing else ran")
         self._probe_again = now + float(self.settings["completion_seconds"])
+
+    def _read_canary(self, release: str, now: float) -> None:
+        """Ask for a short decode from time to time, while nothing else runs."""
+        if self._canary is not None and self._canary.done():
+            result, self._canary = result_of(self._canary), None
+            reply = {} if isinstance(result, Exception) else (result.get("replies") or [{}])[0]
+            self.speeds += [speed] if (speed := measures.speed(reply)) else []
+        every, rests = float(self.settings["canary_seconds"]), self._idle_since is not None and now - self._idle_since >= USEFUL_SECONDS
+        if every and rests and now >= self._canary_again and self._canary is None and self._probe is None and self._proven and self.complete():
+            self._canary_again = now + every
+            limits = {"timeout": CANARY_TIMEOUT, "requests": [CANARY], **self._url()}
+            self._canary = self.ranks[0].begin("probe", CANARY_TIMEOUT + READ_LIMIT, release=release, **limits)
 
     def restart_window(self) -> None:
         """Let the window of a wedge begin again: the fabric was cut, and the transport needs time."""

@@ -130,6 +130,7 @@ METRICS = {
     "gb10_group_serving": ("gauge", "1 if the agent of the head sees that the group serves, else 0."),
     "gb10_restarts_total": ("counter", "Restarts of the group by the agent, by cause."),
     "gb10_unserved_seconds_total": ("counter", "Seconds in which the group should have served and did not."),
+    "gb10_canary_tokens_per_second": ("gauge", "Speed of the last short decode while nothing else ran."),
     "gb10_rank_running": ("gauge", "1 if a container of the rank is running, else 0."),
     "gb10_memory_available_bytes": ("gauge", "MemAvailable of the node."),
     "gb10_memory_floor_bytes": ("gauge", "The rank stops itself if less memory is available."),
@@ -182,6 +183,7 @@ def _rows(state: Mapping[str, Any], sample: Mapping[str, Any]) -> dict[str, list
         counts = {**dict.fromkeys(CAUSES, 0), **(state.get("restarts") or {})}
         rows["gb10_restarts_total"] = [({"cause": cause}, count) for cause, count in sorted(counts.items())]
         rows["gb10_unserved_seconds_total"] = [({}, state.get("unserved_seconds", 0))]
+        rows["gb10_canary_tokens_per_second"] = [({}, state.get("canary_tok_s"))]
     return rows
 
 
@@ -193,7 +195,7 @@ def render(group: str, rank: int, host: str, state: Mapping[str, Any], sample: M
     """
     rows, lines = _rows(state, sample), []
     for name, (kind, text) in METRICS.items():
-        of_group = name in ("gb10_group_serving", "gb10_restarts_total", "gb10_unserved_seconds_total")
+        of_group = name in ("gb10_group_serving", "gb10_restarts_total", "gb10_unserved_seconds_total", "gb10_canary_tokens_per_second")
         base = {"group": group} if of_group else {"group": group, "rank": str(rank), "host": host}
         known = [({**base, **labels}, value) for labels, value in rows.get(name, []) if value is not None]
         if known:

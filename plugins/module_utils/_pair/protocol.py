@@ -35,8 +35,8 @@ AUTHORIZED = f"{SSH}/authorized_keys"
 CONNECT = f"{PROGRAM} connect"
 UNIT = "gb10-agent.service"
 UNIT_FILE = f"/etc/systemd/system/{UNIT}"
-#: In the folder of the group: the folders of state and of evidence, the mark of a stop; and files of the state of every rank.
-STATE, EVIDENCE, STOPPED = "agent", "evidence", "stopped"
+#: In the folder of the group: the folders of state and of evidence, the mark of a stop, the folder of soaks; and files of the state of every rank.
+STATE, EVIDENCE, STOPPED, SOAKS = "agent", "evidence", "stopped", "soak"
 API_KEY = "api_key"  # on the head: an env file with the key that the first run made
 OWNER, HOLDS, FABRIC, WATCH = "owner.json", "holds.json", "fabric.json", "watch.json"
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any, NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._node import gpu
@@ -34,6 +35,7 @@ DEFAULTS: dict[str, Any] = {
     "metrics_seconds": 5.0,
     "completion_seconds": 45.0,  # with the time-out below 75 s until an idle wedge is noticed
     "completion_timeout": 30.0,
+    "canary_seconds": 600.0,  # between two short decodes while nothing else runs; 0 for none
     "lost_seconds": 3.0,  # ssh reports a silent node after 6 s; these come on top
     "memory_drop_gib": 4.0,  # the sources keep 8 GiB free while serving; nodes froze below 2 GiB
     "memory_floor_gib": 1.5,
@@ -47,6 +49,8 @@ DEFAULTS: dict[str, Any] = {
 }
 
 HEAD_SECONDS = 45.0
+CANARIES, CANARY_LAST, CANARY_SLOW, CANARY_BACK = 200, 3, 0.7, 0.85  # kept; compared with those before; shares at which it is slow, and no longer
+CANARY_LEAST = 10  # before the last ones
 # With 0, a group that serves well would have a fault in each look.
 _ABOVE_ZERO = ("stopped_seconds", "wedge_seconds", "metrics_seconds", "completion_seconds", "completion_timeout")
 
@@ -77,6 +81,14 @@ def merged_settings(given: Mapping[str, Any] | None) -> dict[str, Any]:
         figures = f"memory_drop_gib ({out['memory_drop_gib']:g}) is below memory_floor_gib ({out['memory_floor_gib']:g})"
         raise SettingsError(f"{own} of the watch does not fit: {figures}. Expected: the page cache is dropped before the rank is stopped.")
     return out
+
+
+def canary(speeds: Sequence[float], was_slow: bool) -> tuple[bool, float]:
+    """Return whether the last decodes are far slower than those before, and the usual speed; as before while there are too few."""
+    usual = median(speeds[:-CANARY_LAST] or [0.0])
+    if len(speeds) < CANARY_LEAST + CANARY_LAST:
+        return was_slow, usual
+    return median(speeds[-CANARY_LAST:]) < usual * (CANARY_BACK if was_slow else CANARY_SLOW), usual
 
 
 # --- What is wrong with a rank that is expected to serve.

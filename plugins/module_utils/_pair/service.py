@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Mapping
 from typing import Any, Callable
 
+from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import protocol, rules
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import protocol as configuration
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.actor import Actor, Rank, Refused
@@ -163,6 +164,7 @@ IDLE_SECONDS = 5.0  # between two looks of an actor that has nothing to do
 PAUSE_SECONDS = 0.05  # between two steps that did something
 LONGEST_WAIT = 30.0  # seconds of a long poll
 GATHER_SECONDS = 2.0  # how long progress may wait for more
+SOAK_SECONDS = 60.0  # to start a soak again
 HELLO_SECONDS = 15.0  # for each worker, which are asked at the same time
 DECISIVE = ("verdict", "settled")
 
@@ -276,6 +278,9 @@ class Service:
             self._listeners.append(Listener(path, self.session, self.host, mode=0o660, group=configuration.USER))
         else:
             threading.Thread(target=self._loop, daemon=True, name="gb10-actor").start()
+            if os.path.isdir(os.path.join(configuration.group_folder(self.config), configuration.SOAKS)):  # its unit does not outlive a reboot
+                words = [configuration.PROGRAM, "soak", "resume"]
+                threading.Thread(target=run_command, args=(words, SOAK_SECONDS), daemon=True, name="gb10-soak").start()
 
     def run(self) -> int:
         """Serve until SIGTERM or SIGINT. Containers are left alone."""

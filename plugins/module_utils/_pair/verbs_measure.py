@@ -1,30 +1,37 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The subcommands of `gb10` that load the model that serves: `check` judges replies at several concurrencies, `bench` measures with `vllm bench serve`."""
+"""The subcommands of `gb10` that load the model that serves: `check` judges replies at several concurrencies, `bench` measures with the field's tools."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import gzip
+import json
 import os
+import shutil
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._bench import cases, tools
+from ansible_collections.gb10.cluster.plugins.module_utils._bench.levels import Level, compare, level_of
+from ansible_collections.gb10.cluster.plugins.module_utils._bench.levels import lines as table_of
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded, redact, text
 from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_atomically
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe
-from ansible_collections.gb10.cluster.plugins.module_utils._gate import bench as load
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import look, protocol
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.commands import DIFFERS, CommandError, Group, answer, complain, show
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.verbs_read import looks, status_document
 
 
-def _served(group: Group, what: str) -> dict[str, Any]:
+def served(group: Group, what: str) -> dict[str, Any]:
     """Return what is written about the release that serves: after a rollback the inventory differs from it. Raises CommandError if a rank is down."""
     group.need_head(what)
     path = os.path.join(group.folder, "current/release.json")
@@ -39,7 +46,7 @@ def _served(group: Group, what: str) -> dict[str, Any]:
     return release
 
 
-def _not_serving(group: Group, problem: object) -> CommandError:
+def not_serving(group: Group, problem: object) -> CommandError:
     return CommandError(f"{group.host} does not serve: {problem}. See playbooks/status.yml for the reason, and start it with site.yml.")
 
 
@@ -63,36 +70,43 @@ def _print(options: argparse.Namespace, lines: Sequence[str]) -> None:
 def check(group: Group, options: argparse.Namespace) -> int:
     """Ask level by level, print what comes, and return 2 if a reply is bad."""
     try:
-        prompts = load.prompts_of(_json_of(options.prompts, "The list of prompts") if options.prompts else [])
-        levels = load.whole_numbers("The numbers of requests at once", options.concurrency, 1, 1024)
-    except load.BenchError as error:
+        prompts = cases.prompts_of(_json_of(options.prompts, "The list of prompts") if options.prompts else [])
+        levels = cases.whole_numbers("The numbers of requests at once", options.concurrency, 1, 1024)
+        asked = cases.cases_of(options.cases.replace(",", " ").split(), prompts, levels, options.cold_tokens)
+    except cases.BenchError as error:
         raise CommandError(f"{error}.") from error
-    release = _served(group, "check")
+    release = served(group, "check")
     found: dict[str, Any] = {"group": group.name, **{key: release.get(key) for key in ("release", "profile", "port")}, "streams": options.streams}
     rows: list[dict[str, Any]] = []
-    _print(options, load.title_lines(found))
-    for level, batch in load.batches(prompts, levels):
-        rows.append(load.prompt_row(level, batch, _replies(group, release, options.timeout, batch, level)))
-        _print(options, load.stream_lines(rows[-1]) if options.streams else load.prompt_table(rows)[0 if len(rows) == 1 else -1 :])
-    document = load.judged(found, rows)
-    answer(options, document, load.closing_lines(document))
+    _print(options, cases.title_lines(found))
+    before = ""
+    for level, batch in asked:
+        batch = [{**prompt, "expect": before or None} if prompt.get("as_before") else prompt for prompt in batch]
+        replies = _replies(group, release, options.timeout, batch, level)
+        before = str(replies[0]["text"])
+        rows.append(cases.prompt_row(level, batch, replies))
+        _print(options, cases.stream_lines(rows[-1]) if options.streams else cases.prompt_table(rows)[0 if len(rows) == 1 else -1 :])
+    document = cases.judged(found, rows)
+    answer(options, document, cases.closing_lines(document))
     if not document["passed"]:
         complain(document["sentence"])
     return 0 if document["passed"] else DIFFERS
 
 
 def _replies(group: Group, release: Mapping[str, Any], timeout: float, batch: Sequence[Mapping[str, Any]], level: int) -> list[dict[str, Any]]:
-    url, requests = api_probe.api_url({"port": 8000, **release}), load.requests_of(batch)
+    url, requests = api_probe.api_url({"port": 8000, **release}), cases.requests_of(batch)
     out = api_probe.run({"url": url, "requests": requests, "concurrency": level, "timeout": timeout, "env_file": look.key_files(group.folder)})
     problem = out.get("msg") or out.get("error") or ("" if out.get("models") else "it lists no model")
     if problem:
-        raise _not_serving(group, problem)
+        raise not_serving(group, problem)
     return list(out["replies"])
 
 
-# --- `gb10 bench`: it runs `vllm bench serve` in the head's container, level by level, and reads the memory of all ranks meanwhile.
+# --- `gb10 bench`: it runs the tools of the role `bench` on the head, level by level, and reads the memory of all ranks meanwhile.
 
 MEMORY_SECONDS = 5.0
+GRACE_SECONDS = 60.0  # that a level which has begun may take longer than the suite
+SCRATCH = "/var/tmp"  # noqa: S108  mkdtemp makes a folder there; /run is memory, which the engine needs
 
 
 class Memory(threading.Thread):
@@ -101,14 +115,8 @@ class Memory(threading.Thread):
     def __init__(self, group: Group, server: api_probe.Server) -> None:
         super().__init__(daemon=True)
         self._group, self._server, self._ended = group, server, threading.Event()
-        self.rounds: dict[str, list[dict[str, int]]] = {host: [] for host in group.hosts}
+        self.ranks: dict[str, dict[str, int]] = {host: {} for host in group.hosts}
         self.usage: float | None = None
-
-    def begin(self) -> None:
-        """Begin a round: its lowest figures are its own."""
-        for each in self.rounds.values():
-            each.append({})
-        self.take()
 
     def run(self) -> None:
         """Read until close() is called."""
@@ -121,93 +129,129 @@ class Memory(threading.Thread):
             for _number, host, seen, _why in looks(self._group):
                 memory = (seen or {}).get("memory") or {}
                 if memory.get("total_kib"):
-                    last, available, free = self.rounds[host][-1], memory["available_kib"], memory["free_kib"]
+                    last, available, free = self.ranks[host], memory["available_kib"], memory["free_kib"]
                     lowest = {"lowest_available_kib": min(available, last.get("lowest_available_kib", available)), "after_kib": available}
                     last.update(lowest, lowest_free_kib=min(free, last.get("lowest_free_kib", free)))
-        usage = load.kv_usage(self._server.page())
+        usage = tools.kv_usage(self._server.page())
         self.usage = usage if self.usage is None else max(self.usage, usage or 0.0)
 
     def require(self, floor: float) -> None:
         """Raise BenchError if a rank has less memory than the floor, in GiB."""
         self.take()
-        for host, each in self.rounds.items():
-            available = each[-1].get("after_kib", 1 << 62) / 2**20
+        for host, each in self.ranks.items():
+            available = each.get("after_kib", 1 << 62) / 2**20
             if available < floor:
-                raise load.BenchError(f"{host}: {available:.1f} GiB of memory are available, and the floor is {floor:g} GiB (bench_memory_floor)")
+                raise cases.BenchError(f"{host}: {available:.1f} GiB of memory are available, and the floor is {floor:g} GiB (bench_memory_floor)")
 
-    def close(self) -> dict[str, list[dict[str, int]]]:
-        """End the thread, and return what was read in each round."""
+    def close(self) -> dict[str, dict[str, int]]:
+        """End the thread, and return what was read."""
         self._ended.set()
         self.join(MEMORY_SECONDS)
-        return {host: [one for one in each if one] for host, each in self.rounds.items()}
+        return self.ranks
 
 
 class Target:
-    """The model that serves, and the benchmark in its container."""
+    """The model that serves, and the tools that measure it from this node."""
 
-    def __init__(self, group: Group, release: Mapping[str, Any], timeout: int) -> None:
+    def __init__(self, group: Group, release: Mapping[str, Any]) -> None:
         """Ask the API which model it serves. Raises CommandError."""
-        self.url, self.timeout, self.key = api_probe.api_url({"port": 8000, **release}), timeout, api_probe.read_key(look.key_files(group.folder))
+        self.url, self.key = api_probe.api_url({"port": 8000, **release}), api_probe.read_key(look.key_files(group.folder))
         self.server = api_probe.Server(self.url, self.key, 20.0)
-        self._exec, self._env = ["docker", "exec", f"gb10-{group.name}-rank0"], {"DOCKER_HOST": f"unix://{group.docker_socket}"}
+        self.tokenizer = os.path.join(str(release.get("model") or ""), "tokenizer.json")
+        if not os.path.exists(tools.PYTHON):
+            raise CommandError(f"{group.host} has no measuring tools in {tools.FOLDER}. Run playbooks/bench.yml, which installs them.")
         status, page = self.server.call("GET", "/v1/models")
         try:
-            self.context = api_probe.models_of(page)[0]["max_model_len"] if status == 200 else None
-            model = loads(page)["data"][0]
-            self.model = str(model["id"])
-        except (ValueError, LookupError, TypeError) as error:
-            raise _not_serving(group, f"{self.url}/v1/models: {f'HTTP {status}' if status else page[:120]}") from error
-        args = release.get("settings") or {}
-        mode = args.get("tokenizer-mode")
-        self.tokenizer = ["--tokenizer", str(model.get("root") or self.model), *(["--tokenizer-mode", str(mode)] if mode else [])]
-        self.tokenizer += ["--trust-remote-code"] if args.get("trust-remote-code") else []
+            model = api_probe.models_of(page)[0] if status == 200 else {}
+            self.context, self.model = model["max_model_len"], str(model["id"])
+        except (ValueError, LookupError) as error:
+            raise not_serving(group, f"{self.url}/v1/models: {f'HTTP {status}' if status else page[:120]}") from error
 
-    def measure(self, level: Mapping[str, Any], memory: Memory) -> dict[str, Any]:
-        """Measure one level and return its row. Raises BenchError."""
-        wanted = load.longest(level)
-        if self.context and wanted > self.context:
-            raise load.BenchError(f"a request of the level has up to {wanted:,} tokens, and the context is {self.context:,}: use a lower depth")
-        words = load.words(level, self.url, self.model, self.tokenizer, int.from_bytes(os.urandom(4), "big") >> 1, self.timeout)
-        before, memory.usage = load.counters(self.server.page()), None
-        code, out, err = run_command([*self._exec, *words], self.timeout + 60.0, None, self._env)
+    @contextlib.contextmanager
+    def folder(self, level: Level) -> Iterator[str]:
+        """Make the only folder that a tool writes to, with what it reads. Raises OSError."""
+        folder = tempfile.mkdtemp(prefix="gb10-bench-", dir=SCRATCH)
+        given = [("data/ifeval/prompts.jsonl", tools.IFEVAL)] if level.case == "ifeval" else []
+        given += [("tokenizer.json", self.tokenizer), (tools.BOOK_PLACE, tools.BOOK)] if level.tool == tools.BENCHY else []
+        try:
+            for name, source in given:
+                place, content = os.path.join(folder, name), bounded.data(source)
+                os.makedirs(os.path.dirname(place), exist_ok=True)
+                with open(place, "wb") as copy:
+                    copy.write(gzip.decompress(content) if source.endswith(".gz") else content)
+            if os.geteuid() == 0:
+                for path, _folders, names in os.walk(folder):
+                    for each in (path, *(os.path.join(path, name) for name in names)):
+                        os.lchown(each, tools.LEAST_USER, tools.LEAST_USER)
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def measure(self, level: Level, memory: Memory, seconds: float) -> tuple[list[dict[str, Any]], Any]:
+        """Measure one level, and return its rows and the result of its tool. Raises BenchError."""
+        before, memory.usage = self.server.page(), None
+        try:
+            with self.folder(level) as folder:
+                argv = tools.argv(level, self.url, self.model, folder, os.geteuid() == 0)
+                code, out, err = run_command(argv, seconds, folder, stdin=f"{self.key}\n")
+        except OSError as error:
+            raise cases.BenchError(f"{level.name} needs {error.filename}: {error.strerror}. See the README of the role bench") from error
+        known = [self.key] if self.key else []
         if code:
-            reason = redact.without(load.reason_of(code, err, self.timeout), [self.key] if self.key else [])
-            raise load.BenchError(f"vllm bench serve in {self._exec[-1]}: {reason}")
-        return load.row_of(level, out, before, load.counters(self.server.page()), memory.usage)
+            raise cases.BenchError(f"{level.tool}: {redact.without(tools.reason_of(code, err, seconds), known)}")
+        memory.take()
+        result = redact.without(out, known)
+        rows = tools.rows_of(level, result) + tools.share_rows(level, before, self.server.page(), memory.usage)
+        return rows, loads(result)
+
+
+def _last_of(name: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return what was measured of each level before, and keep what was measured now, on this node."""
+    path = os.path.join(tools.FOLDER, f"last-{name}.json")
+    try:
+        last = [dict(each) for each in loads(bounded.text(path))]
+    except (OSError, ValueError, TypeError):  # the first time
+        last = []
+    kept = {(level_of(each), str(each.get("quantity"))): each for each in [*last, *rows]}
+    write_atomically(path, json.dumps(list(kept.values())), 0o644)
+    return last
 
 
 def bench(group: Group, options: argparse.Namespace) -> int:
-    """Measure each level, once or again and again for some time, print its row, and return 2 if that ends early."""
-    release = _served(group, "bench")
-    given = _json_of(options.published, "The published figures") if options.published else {}
-    found: dict[str, Any] = {"group": group.name, "release": release.get("release"), "profile": release.get("profile"), "time": text.stamp()}
-    published = (given.get("figures") or {}) if given.get("profile") == found["profile"] else {}
-    rate, varied = options.request_rate, options.seconds > 0
+    """Measure the levels of a suite, print what they take and what was measured, and return 2 if that ends early."""
+    release = served(group, "bench")
+    given = _json_of(options.given, "What is measured") if options.given else {}
+    found = {"group": group.name, "suite": options.suite, **{key: release.get(key) for key in ("release", "profile")}, "time": text.stamp()}
+    published = (given.get("published") or []) if given.get("profile") == found["profile"] else []
+    target, streams = Target(group, release), (release.get("settings") or {}).get("max-num-seqs")
     try:
-        levels = load.levels_of(options.depths, options.concurrency, options.output_tokens, options.prefix, rate, options.requests, varied)
-    except load.BenchError as error:
+        asked = options.cases.replace(",", " ").split()
+        levels = tools.plan(options.suite, asked, given.get("levels") or [], published, target.context or 1 << 62, int(streams or 1))
+    except cases.BenchError as error:
         raise CommandError(f"{error}.") from error
-    target = Target(group, release, options.timeout)
-    memory, rows, ended, requests, end = Memory(group, target.server), list[dict[str, Any]](), "", list[int](), time.monotonic() + options.seconds
-    _print(options, ["", load.bench_title(found), ""])
-    memory.begin()
+    memory, rows, results, notes, ended = Memory(group, target.server), list[dict[str, Any]](), list[dict[str, Any]](), list[str](), ""
+    start, budget = time.monotonic(), options.budget or tools.BUDGETS["seed" if given.get("levels") else options.suite]
+    _print(options, ["", tools.title(found), ""])
     memory.start()
     try:
-        while not requests or time.monotonic() < end:
-            if requests:
-                memory.begin()
-            requests.append(0)
-            for level in levels:
-                memory.require(options.memory_floor)
-                rows.append(target.measure(level, memory))
-                memory.take()
-                requests[-1] += rows[-1]["completed"]
-                _print(options, load.table(rows)[0 if len(rows) == 1 else -1 :])
-    except load.BenchError as error:
-        ended = text.printable(f"{group.name}: {error}.")  # the container's text: an async result skips NodeResults
-    document = {"schema": load.BENCH_SCHEMA, **found, "rows": rows, "memory": memory.close(), "ended": ended}
-    more = load.figures_lines(rows, published, document["memory"], requests)
-    answer(options, {**document, "lines": [load.bench_title(found), "", *load.last_levels(rows), *more]}, more)
+        for number, level in enumerate(levels, 1):
+            left = start + budget - time.monotonic()
+            reason = tools.unfit(level, target.context, left)
+            if reason:
+                notes.append(f"{group.name}: {level.name} was not measured: {reason}.")
+                continue
+            memory.require(options.memory_floor)
+            _print(options, [tools.progress(number, levels, left)])
+            measured, result = target.measure(level, memory, left + GRACE_SECONDS)
+            rows += measured
+            results.append({"name": f"{number}.{level.tool}.json", "result": result})
+    except cases.BenchError as error:
+        ended = text.printable(f"{group.name}: {error}.")  # a tool's text: an async result skips NodeResults
+    document = {"schema": tools.SCHEMA, **found, "seconds": round(time.monotonic() - start, 1), "rows": rows, "memory": memory.close()}
+    compared = compare(rows, published, _last_of(group.name, rows))
+    lines = [*table_of(compared), "", *notes, *tools.memory_lines(document["memory"])]
+    more = {"compared": compared, "results": results, "notes": notes, "ended": ended}
+    answer(options, {**document, **more, "lines": [tools.title(found), "", *lines]}, ["", *lines])
     if ended:
         complain(ended)
     return DIFFERS if ended else 0

@@ -112,6 +112,7 @@ MISSING_SECONDS = 5.0  # between two readings of ranks that lack something
 EMPTY: dict[str, Any] = {
     "crashes": [], "restarts": {}, "unserved_seconds": 0.0, "started": {}, "episode": {}, "last": {}, "serving_since": 0.0, "idle_power_w": None,
     "release": "", "boot_seconds": 0.0, "generation": None, "versions": {},
+    "canary": {},
 }  # fmt: skip
 
 
@@ -368,6 +369,7 @@ class Watch:
             record["idle_power_w"], self._learned, changed = idle, True, True
         if changed:
             self._save()
+        self._report_speed(release)
         self._show("serving")
 
     def _close(self, how: str) -> None:
@@ -381,6 +383,21 @@ class Watch:
         self.record = {**self.record, "episode": {}, "last": {**last, "unserved_seconds": round(seconds, 1)}, "unserved_seconds": total}
         self.unserved.end()
         self._save()
+
+    def _report_speed(self, release: str) -> None:
+        """Record that a short decode gets far slower than it was, and that it is as fast again: a state of the GPU that no tool shows."""
+        new, known = self.observed.speeds, self.record["canary"]
+        self.observed.speeds = []
+        if new:
+            speeds = [*(known.get("speeds") or [] if known.get("release") == release else []), *new][-rules.CANARIES :]
+            was = bool(known.get("slow")) and known.get("release") == release
+            slow, usual = rules.canary(speeds, was)
+            self.record["canary"] = {"release": release, "speeds": speeds, "slow": slow}
+            self._save()
+            if slow != was:
+                is_now = "is slow: look at clocks and power of all ranks with `gb10 doctor`" if slow else "is as fast as before"
+                figures = f"{speeds[-1]:.1f} tokens/s while nothing else ran, and usually {usual:.1f}."
+                self.actor.event("warning", f"{self.actor.group}: decoding {is_now}. It made {figures}", cause="slow")
 
     def _report_kernel(self) -> None:
         """Record what the kernels of the ranks have reported since the last turn: lines are compared by their order, since a clock can be set back."""
@@ -425,5 +442,5 @@ class Watch:
         self._shown = {
             "state": state, "fault": {**episode, "rank": fault.rank if fault else None} if episode else {}, "missing": list(missing),
             "restarts": dict(record["restarts"]), "last": dict(record["last"]),
-            "serving_since": text.stamp(since) if since and state == "serving" else "",
+            "serving_since": text.stamp(since) if since and state == "serving" else "", "canary_tok_s": (record["canary"].get("speeds") or [None])[-1],
         }  # fmt: skip

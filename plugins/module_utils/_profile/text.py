@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._bench import levels
 from ansible_collections.gb10.cluster.plugins.module_utils._core.text import table as columns
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import values
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.host_memory import SPARK_GIB
@@ -21,12 +22,6 @@ AVAILABLE = (
     ("pull", "a registry has it"),
     ("build", "one rank builds it from a Dockerfile"),
     ("missing", "you load it (docker load), or give a Dockerfile (image_build_context)"),
-)
-# The first of these that a profile publishes is its headline figure.
-HEADLINES = (
-    ("aggregate_tok_s_at_16", "{} tok/s at 16"),
-    ("single_stream_tok_s", "{} tok/s single"),
-    ("decode_tok_s_at_depth_0", "{} tok/s single"),
 )
 
 
@@ -71,14 +66,14 @@ def _image(image: Mapping[str, Any]) -> str:
 
 def facts(profile: Mapping[str, Any]) -> dict[str, Any]:
     """Return what to choose a profile by. GiB and minutes are null if they are not published. The GiB of the model include the drafter's."""
-    image, args, published = profile["image"], profile["engine"]["args"], profile["published"]
-    speed = next((text.format(published[key]) for key, text in HEADLINES if key in published), "-")
+    image, args = profile["image"], profile["engine"]["args"]
     return {
         "name": profile["name"], "summary": profile["summary"], "model": profile["model"]["id"], "image": _image(image), "image_reference": image["reference"],
         "image_gib": image["size_gib"], "download_gib": image["download_gib"], "build_minutes": image["build_minutes"],
         "model_gib": values.disk_gib(profile) or None,
         "context": profile["gate"]["context"], "requests": args.get("max-num-seqs"), "kv_cache": str(args.get("kv-cache-dtype", "-")),
-        "speculation": _speculation(args), "kv_pool": _pool(profile), "speed": speed, "published": published,
+        "speculation": _speculation(args), "kv_pool": _pool(profile), "speed": levels.headline(profile["published"]),
+        "published": [{**each._asdict(), "level": each.level._asdict()} for each in levels.figures(profile["published"])],
     }  # fmt: skip
 
 
@@ -127,7 +122,6 @@ def sheet(profile: Mapping[str, Any]) -> list[str]:
         "API": f"http://<head>:{api['port']}/v1, bound to {api['host']}, model {' or '.join(profile['model']['served_names'])}",
         "context": thousands(gate["context"]),
         "requests at once": args.get("max-num-seqs"),
-        **{key.replace("_tok_s", " tok/s").replace("_", " "): value for key, value in profile["published"].items()},
         "nodes": f"{ranks['min']} or more" if ranks["max"] is None else f"{ranks['min']} to {ranks['max']}",
         "image": f"{image['reference']}{'@' + image['digest'] if image['digest'] else ''} ({_image(image)}){mods}",
         "size of the image": image["size_gib"] and size(image["size_gib"]),
@@ -152,6 +146,7 @@ def sheet(profile: Mapping[str, Any]) -> list[str]:
     lines = [f"{profile['name']}: {profile['summary']}", "", *(f"  {key}: {value}" for key, value in rows.items() if value not in (None, False, "-"))]
     parts = (
         ("Default of the collection", [f"{path}: {_shown(profile, path)}" for path in profile.get("defaults", [])]),
+        ("Published", levels.published_lines(profile["published"])),
         ("Know", profile["notes"]),
         ("Differs from its source", deviation_lines(profile)),
         ("Sources", profile["sources"]),

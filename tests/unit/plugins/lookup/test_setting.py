@@ -21,9 +21,9 @@ def look(name: str, variables: dict[str, Any], **options: Any) -> Any:
     [
         ("gb10_model_store", None, "/srv/models"),
         ("gb10_model_store", "/data", "/data"),
-        ("bench_depths", "0,65536", [0, 65536]),
-        ("bench_request_rate", None, None),
-        ("bench_request_rate", "2.5", 2.5),
+        ("sanity_concurrency", "1,8", [1, 8]),
+        ("gb10_rank", None, None),
+        ("bench_memory_floor", "2.5", 2.5),
         ("again", "yes", True),
         ("since", "", "10m"),
         ("roce_mtu", None, 9000),
@@ -45,8 +45,8 @@ def test_a_relative_folder_of_results_starts_where_ansible_playbook_runs(monkeyp
 def test_refuses_an_unknown_name_and_another_type() -> None:
     with pytest.raises(AnsibleError, match="gb10_stroe is not a variable of this collection"):
         look("gb10_stroe", {})
-    with pytest.raises(AnsibleError, match="bench_seconds is 'long', expected int"):
-        look("bench_seconds", {"bench_seconds": "long"})
+    with pytest.raises(AnsibleError, match="bench_budget is 'long', expected int"):
+        look("bench_budget", {"bench_budget": "long"})
 
 
 class Locked(dict[str, Any]):

@@ -32,6 +32,10 @@ def args(**values: Any) -> dict[str, Any]:
     return {"engine": {"args": {key.replace("_", "-"): value for key, value in values.items()}}}
 
 
+def figures(quantity: str = "decode_tok_s", **level: Any) -> dict[str, Any]:
+    return {"published": [{**level, "figures": {quantity: 40}}]}
+
+
 def test_defaults_are_complete_and_not_shared() -> None:
     first = checked()
     assert first["model"]["served_names"] == ["a/b"]
@@ -94,6 +98,14 @@ def test_defaults_are_complete_and_not_shared() -> None:
         (args(speculative_config={"model": "{model_store}/x"}), "engine.args.speculative-config", "has {model_store}, which is not replaced here"),
         ({"env": {"A": "{model_stor}/a"}}, "env.A", "has {model_stor}, which is not replaced here"),
         (args(speculative_config="method=mtp,n=2"), "engine.args.speculative-config", "a mapping, such as {key: value}, or JSON"),
+        ({"published": {"single_stream_tok_s": 40}}, "published", "expected a list of groups of figures, each with a level (docs/reference/profiles.md#"),
+        (figures(tool="vllm bench serve"), "published[0].tool", "expected one of llama-benchy, tool-eval-bench, gb10"),
+        (figures(), "published[0]", "has no tool, expected one of tool, measured_by (what measures it) and not_compared (the reason)"),
+        (figures(tool="gb10", case="code", not_compared="why"), "published[0]", "has tool and not_compared"),
+        (figures(tool="gb10", case="cod"), "published[0].case", "is 'cod', expected one of code, chat, topics for the tool gb10"),
+        (figures(tool="llama-benchy", concurrency=0), "published[0].concurrency", "is 0, expected the number of requests at once"),
+        (figures(tool="llama-benchy", prompt=[1, 2], depth=[1, 2, 3]), "published[0]", "has lists of 2 (prompt), 3 (depth) values"),
+        (figures("decode_toks", tool="llama-benchy"), "published[0].figures.decode_toks", "is not a quantity; did you mean decode_tok_s?"),
     ],
 )
 def test_fault_has_the_key_and_what_is_expected(over: dict[str, Any], key: str, expected: str) -> None:

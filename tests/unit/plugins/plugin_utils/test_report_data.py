@@ -14,7 +14,7 @@ from ansible_collections.gb10.cluster.plugins.plugin_utils import report_data
 HOSTS = report_pages.HOSTS
 RECORDS = {
     "read_at": "2026-11-25T08:00:00Z", "receipts": [], "events": [{"n": 1, "text": "VLLM_API_KEY=sk-0123456789abcdef0123"}],
-    "memory": {"recent": "5 1 2 3", "day": "", "source": "agent"}, "bandwidth": {}, "changed": False,
+    "memory": {"recent": "5 1 2 3", "day": "", "source": "agent"}, "bandwidth": {}, "soaks": [], "changed": False,
 }  # fmt: skip
 FABRIC = {
     "rails": [{"netdev": "enp1s0f0np0", "hca": None, "carrier": True, "gids": []}], "problems": [{"id": "no_rdma", "message": "m", "remedy": None}], "env": {},
@@ -111,11 +111,19 @@ def test_only_the_last_boot_of_a_release_counts_and_the_newest_releases() -> Non
 def test_bench_is_compared_with_the_figures_of_its_releases_profile() -> None:
     found = part("speed")
     rows = found["rows"]
-    assert [row[0] for row in rows] == ["one stream", "total, 2 streams", "total, 4 streams", "total, 6 streams"]
-    assert rows[0][1:] == ["53.9 tokens/s", "54.22 tokens/s", "-1 %"]
+    assert [row[0] for row in rows] == ["code pp512 tg256 c1: decode", *(f"chat tg256 c{streams}: aggregate" for streams in (2, 4, 6))]
+    assert [rows[0][1:], rows[2][1:]] == [["53.9 tok/s", "54.2 tok/s", "-0.6 %"], ["80.0 tok/s", "83.2 tok/s", "-3.9 % worse"]]
+    assert list(dict(found["figures"][0]["series"])) == ["measured"], "no published figure has the level of the gate"
     unknown = part("speed", bench={**report_pages.pair()["bench"], "release": "gone"})
     assert unknown["rows"] == []
-    assert dict(unknown["figures"][1]["series"]) == {"measured": [53.9, 62.1, 80.0, 101.2]}
+    assert dict(unknown["figures"][1]["series"]) == {"measured": [53.9]}
+
+
+def test_last_soak_of_the_last_good_release_is_a_first_figure() -> None:
+    boots = [{"release": "4f0c", "passed": True}]
+    soaks = [{"release": release, "hours": hours, "verdict": "passed"} for release, hours in (("other", 1.0), ("4f0c", 12.04), ("4f0c", 2.0))]
+    assert ("soaked", "12.0 h, passed") in report_data.cards(boots, soaks)
+    assert "soaked" not in dict(report_data.cards(boots, soaks[:1]))
 
 
 def test_rank_without_a_cable_has_the_problem_with_its_remedy() -> None:
@@ -197,9 +205,9 @@ def test_receipts_are_read_by_their_name_without_damaged_ones(tmp_path: Path) ->
 
 
 def test_last_readable_bench_of_the_group_counts(tmp_path: Path) -> None:
-    put(tmp_path, "pair1-20261124T110000Z.json", {"group": "pair1", "release": "4f0c", "rows": [ROW]})
-    put(tmp_path, "pair1-20261125T110000Z.json", "{")
-    put(tmp_path, "pair12-20261126T110000Z.json", {"rows": [ROW]})
+    put(tmp_path, "pair1-4f0c61d2a9be-20261124T110000Z.json", {"group": "pair1", "release": "4f0c", "rows": [ROW]})
+    put(tmp_path, "pair1-9b1e61d2a9be-20261125T110000Z.json", "{")
+    put(tmp_path, "pair12-4f0c61d2a9be-20261126T110000Z.json", {"rows": [ROW]})
     found = report_data.bench_in(tmp_path, "pair1")
     assert (found["at"], found["release"]) == ("2026-11-24 11:00", "4f0c")
     assert report_data.bench_in(tmp_path, "pair2") == {}

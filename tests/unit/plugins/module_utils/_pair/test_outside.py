@@ -238,7 +238,7 @@ def test_the_message_of_a_library_does_not_show_the_url(monkeypatch: pytest.Monk
 
 
 WATCH: dict[str, Any] = {
-    "state": "serving", "fault": {}, "missing": [], "restarts": {"rank_dead": 2, "wedge": 1}, "unserved_seconds": 412.25,
+    "state": "serving", "fault": {}, "missing": [], "restarts": {"rank_dead": 2, "wedge": 1}, "unserved_seconds": 412.25, "canary_tok_s": 24.5,
     "serving_since": "2026-11-23T16:00:00Z", "last": {},
 }  # fmt: skip
 NODE: dict[str, Any] = {
@@ -265,6 +265,7 @@ def test_the_head_writes_the_metrics_of_group_and_rank() -> None:
         'gb10_restarts_total{group="pair1",cause="rank_dead"} 2',
         'gb10_restarts_total{group="pair1",cause="wedge"} 1',
         'gb10_unserved_seconds_total{group="pair1"} 412.25',
+        'gb10_canary_tokens_per_second{group="pair1"} 24.5',
         f"gb10_rank_running{{{RANK}}} 1",
         f"gb10_memory_available_bytes{{{RANK}}} {11534337 * 1024}",
         f"gb10_swap_used_bytes{{{RANK}}} 0",
@@ -279,7 +280,7 @@ def test_the_head_writes_the_metrics_of_group_and_rank() -> None:
         f'gb10_rail_mtu_bytes{{{RANK},interface="enp1s0f0np0"}} 9000',
         f'gb10_rail_errors_total{{{RANK},interface="enp1s0f0np0",counter="symbol_error"}} 7',
     ]
-    assert text.count("# HELP ") == text.count("# TYPE ") == 14, "once for each metric that has a value"
+    assert text.count("# HELP ") == text.count("# TYPE ") == 15, "once for each metric that has a value"
     assert "\n# TYPE gb10_restarts_total counter\ngb10_restarts_total{" in text
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
+import os
 import sys
+import venv
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, bench
+from ansible_collections.gb10.cluster.plugins.module_utils._bench import cases, tools
+from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import commands, verbs_measure
 
 RELEASE = {"release": "4f0c61d2a9be", "profile": "mine", "host": "10.0.0.11", "port": 8888}
@@ -66,11 +71,11 @@ def test_every_level_is_asked_at_once_with_the_key_of_the_release_that_runs(head
 
 def test_the_document_has_all_that_the_text_has(head: Head) -> None:
     found = head.document()
-    assert bench.check_lines(found)[-1] == found["sentence"] == VERDICT
+    assert cases.check_lines(found)[-1] == found["sentence"] == VERDICT
     assert (found["schema"], found["group"], found["release"], found["passed"]) == ("gb10.cluster/sanity/1", "pair1", "4f0c61d2a9be", True)
     assert [(each["concurrency"], each["aggregate_tok_s"]) for each in found["rows"]] == [(1, 8.0), (2, 16.0)]
     head.texts = ["Paris.", "It is\n Paris."]
-    assert "2          0.50       4    8.0  It is Paris." in bench.check_lines(head.document("--streams", "--concurrency=2"))
+    assert "2          0.50       4    8.0  It is Paris." in cases.check_lines(head.document("--streams", "--concurrency=2"))
 
 
 @pytest.mark.parametrize("streams", [(), ("--streams",)])
@@ -132,25 +137,45 @@ def test_a_node_without_a_release_has_its_sentence(head: Head) -> None:
 # --- gb10 bench
 
 API_KEY = "sk-a-secret-key"
-RESULT = {
-    "completed": 2, "total_input_tokens": 32, "total_output_tokens": 32, "duration": 1.0, "output_throughput": 32.0, "median_ttft_ms": 10.0,
-    "median_tpot_ms": 5.0, "median_itl_ms": 5.0,
-}  # fmt: skip
-PAGES = {"/v1/models": json.dumps({"data": [{"id": "m", "root": "/models/m", "max_model_len": 4096}]}), "/metrics": "vllm:num_preemptions_total 0\n"}
+PAGES = {"/v1/models": json.dumps({"data": [{"id": "m", "max_model_len": 8192}]}), "/metrics": 'vllm:kv_cache_usage_perc{engine="0"} 0.25\n'}
+RESULTS = Path(__file__).parents[3] / "fixtures/bench"
+LEVEL = {"tool": "llama-benchy", "prompt": 64, "output": 16}
+PUBLISHED = [{"tool": "llama-benchy", "prompt": 64, "output": 16, "figures": {"decode_tok_s": 200}}]
+#: A tool that is run as the real one: it has its key, a tokenizer and a text, prints noise, and leaves a result that quotes the key.
+FAKE = """
+import json, os, sys
+def main():
+    print("Running test:", file=sys.stdout)
+    given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+    texts = [open(os.path.join(place, name)).read() for place, _folders, names in os.walk(os.environ["HOME"]) for name in names if name != "result.json"]
+    result = json.load(open({result!r}))
+    result["model"] = f"{{given['--api-key']}} {{sorted(texts)}} {{sorted(os.environ)}}"
+    json.dump(result, open("result.json", "w"))
+    sys.exit({code})
+"""
 
 
 class Bench(Head):
-    """A head whose container answers `vllm bench serve` from a script, the last answer again and again, and loses memory with each level."""
+    """A head with both tools, which answer with recorded results, and whose memory shrinks with each level."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         (self.folder / "pair1/api_key").write_text(f"VLLM_API_KEY={API_KEY}\n", encoding="utf-8")
-        self.answers, self.calls, self.available, self.lost = [(0, json.dumps(RESULT), "")], list[list[str]](), 8.0, 0.0
+        (self.folder / "pair1/current/release.json").write_text(json.dumps({**RELEASE, "model": str(self.folder)}), encoding="utf-8")
+        (self.folder / "tokenizer.json").write_text("a tokenizer", encoding="utf-8")
+        (self.folder / "book.txt.gz").write_bytes(gzip.compress(b"a book"))
+        self.answers = [(0, (RESULTS / "llama-benchy.json").read_text(encoding="utf-8"), "")]
+        self.calls, self.available, self.lost = list[list[str]](), 8.0, 0.0
         self.patch.setattr(api_probe.Server, "call", lambda _server, _method, path, **_more: (200, PAGES[path]))
         self.patch.setattr(verbs_measure, "run_command", self.command)
         self.patch.setattr(verbs_measure, "looks", self.looks)
+        self.patch.setattr(verbs_measure, "SCRATCH", str(self.folder))
+        self.patch.setattr(tools, "FOLDER", str(self.folder))
+        self.patch.setattr(tools, "PYTHON", sys.executable)
+        self.patch.setattr(tools, "BOOK", str(self.folder / "book.txt.gz"))
+        self.patch.setattr(os, "geteuid", lambda: 1000)  # a user of a test can be root, whose rights a tool gives up
 
-    def command(self, argv: list[str], *_more: object) -> tuple[int, str, str]:
+    def command(self, argv: list[str], *_more: object, **_most: object) -> tuple[int, str, str]:
         self.calls.append(argv)
         self.available -= self.lost
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -159,13 +184,22 @@ class Bench(Head):
         memory = {"total_kib": 9 << 20, "available_kib": int(self.available * 2**20), "free_kib": 4 << 20}
         return [(0, "spark-1", {"memory": memory}, ""), (1, "spark-2", None, "no reply")]
 
-    def bench(self, *words: str, code: int = 0, published: object = None) -> tuple[dict[str, Any], str]:
+    def bench(self, *words: str, code: int = 0, levels: object = (LEVEL, {**LEVEL, "depth": 64}), profile: str = "mine") -> tuple[dict[str, Any], str]:
         given = {"group": "pair1", "rank": 0, "hosts": ["spark-1", "spark-2"], "directory": str(self.folder)}
-        self.patch.setattr(sys, "stdin", io.StringIO(json.dumps(published or {})))
-        argv = ["bench", "--json", "--published=-", "--depths=0,64", "--concurrency=1", "--output-tokens=16", *words]
-        assert commands.run(argv, path=str(self.folder / "none"), given=given) == code
+        self.patch.setattr(sys, "stdin", io.StringIO(json.dumps({"levels": levels, "profile": profile, "published": PUBLISHED})))
+        assert commands.run(["bench", "--json", "--given=-", *words], path=str(self.folder / "none"), given=given) == code
         printed = self.capsys.readouterr()
         return json.loads(printed.out or "{}"), printed.err
+
+    def install(self, module: str, code: int = 0) -> None:
+        """Install a tool in an environment of its own, and run commands from now on."""
+        venv.create(self.folder / "venv", symlinks=True)
+        (packages,) = (self.folder / "venv/lib").glob("python*/site-packages")
+        place = packages / f"{module.replace('.', '/')}.py"
+        place.parent.mkdir(parents=True)
+        place.write_text(FAKE.format(result=str(RESULTS / "llama-benchy.json"), code=code), encoding="utf-8")
+        self.patch.setattr(tools, "PYTHON", str(self.folder / "venv/bin/python"))
+        self.patch.setattr(verbs_measure, "run_command", bounded.run_command)
 
 
 @pytest.fixture
@@ -173,44 +207,75 @@ def measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     return Bench(monkeypatch, capsys, tmp_path)
 
 
-def test_each_level_is_measured_in_the_container_of_the_head_and_the_key_is_nowhere(measured: Bench) -> None:
-    found, _error = measured.bench(published={"profile": "mine", "figures": {"single_stream_tok_s": 100}})
-    assert [(row["depth"], row["completed"], row["tok_s"]) for row in found["rows"]] == [(0, 2, 32.0), (64, 2, 32.0)]
-    assert [argv[:3] for argv in measured.calls] == [["docker", "exec", "gb10-pair1-rank0"]] * 2
-    assert len({argv[argv.index("--seed") + 1] for argv in measured.calls}) == 2, "each level has its own prompts"
-    assert all(argv[argv.index("--tokenizer") + 1] == "/models/m" for argv in measured.calls)
-    assert found["memory"] == {"spark-1": [{"lowest_available_kib": 8 << 20, "lowest_free_kib": 4 << 20, "after_kib": 8 << 20}], "spark-2": []}
-    assert "single_stream_tok_s: 200.0, published 100 (+100 %)" in found["lines"]
-    assert API_KEY not in json.dumps([found, measured.calls])
+def test_a_tool_measures_with_tokenizer_text_and_key_and_leaves_nothing(measured: Bench) -> None:
+    measured.install("llama_benchy.__main__")
+    found, _error = measured.bench(levels=[LEVEL])
+    decode = next(row for row in found["rows"] if row["quantity"] == "decode_tok_s")
+    assert (decode["depth"], len(decode["runs"])) == (0, 6)
+    assert found["results"][0]["name"] == "1.llama-benchy.json"
+    assert "['a book', 'a tokenizer'] ['HF_DATASETS_OFFLINE', " in found["results"][0]["result"]["model"]
+    assert API_KEY not in json.dumps(found)
+    assert list(measured.folder.glob("gb10-bench-*")) == []
+    assert any(line.startswith("pp64 tg16 c1  prefill ") for line in found["lines"])
 
 
-def test_figures_of_another_profile_are_not_compared(measured: Bench) -> None:
-    found, _error = measured.bench(published={"profile": "other", "figures": {"single_stream_tok_s": 100}})
-    assert "published" not in json.dumps(found["lines"])
+def test_published_and_last_figures_of_a_level_stand_next_to_its_own(measured: Bench) -> None:
+    measured.bench(levels=[LEVEL])
+    found, _error = measured.bench()
+    mean = next(row["mean"] for row in found["rows"] if row["quantity"] == "decode_tok_s")
+    decode = {row["depth"]: (row["published"], row["mark"], row["last"]) for row in found["compared"] if row["quantity"] == "decode_tok_s"}
+    assert decode == {0: (200, "worse", mean), 64: (None, "", None)}
+    found, _error = measured.bench(profile="other")
+    assert {row["published"] for row in found["compared"]} == {None}, "they are of another profile"
 
 
-def test_a_soak_repeats_the_levels_until_the_memory_of_a_rank_is_low(measured: Bench) -> None:
+def test_each_level_has_its_share_of_the_cache_and_the_ranks_their_lowest_memory(measured: Bench) -> None:
     measured.lost = 0.5
-    found, error = measured.bench("--seconds=3600", "--memory-floor=6", code=2)
-    assert len(measured.calls) == len(found["rows"]) == 5
-    assert found["ended"] == error.strip() == "pair1: spark-1: 5.5 GiB of memory are available, and the floor is 6 GiB (bench_memory_floor)."
-    assert [each["lowest_available_kib"] / 2**20 for each in found["memory"]["spark-1"]] == [7.0, 6.0, 5.5]
+    found, _error = measured.bench()
+    assert [row["mean"] for row in found["rows"] if row["quantity"] == "kv_usage_percent"] == [25.0, 25.0]
+    assert found["memory"] == {"spark-1": {"lowest_available_kib": 7 << 20, "lowest_free_kib": 4 << 20, "after_kib": 7 << 20}, "spark-2": {}}
+    assert API_KEY not in json.dumps(measured.calls)
+
+
+def test_a_level_that_does_not_fit_is_left_out_with_the_reason(measured: Bench) -> None:
+    found, _error = measured.bench(levels=[LEVEL, {**LEVEL, "depth": 9000}])
+    assert len(measured.calls) == 1
+    assert found["notes"] == ["pair1: pp64 tg16 @ d9000 c1 was not measured: it needs 9,080 tokens, and the context is 8,192."]
 
 
 @pytest.mark.parametrize(
     ("words", "answer", "ended"),
     [
-        ((), (1, "", f"ValueError: Unauthorized for {API_KEY}\n"), "vllm bench serve in gb10-pair1-rank0: ValueError: Unauthorized for "),
-        ((), (1, "", "a \x1b]0;b\a\n"), r"vllm bench serve in gb10-pair1-rank0: a \x1b]0;b\x07 (exit code 1)."),
-        (("--depths=0,5000",), (0, json.dumps(RESULT), ""), "a request of the level has up to 5,016 tokens, and the context is 4,096: use a lower depth."),
+        (["--memory-floor=7.8"], None, "spark-1: 7.5 GiB of memory are available, and the floor is 7.8 GiB (bench_memory_floor)."),
+        ([], (1, "", f"[Error] Stopping: HTTP 401: Unauthorized for {API_KEY}\n"), "llama-benchy: [Error] Stopping: HTTP 401: Unauthorized for "),
+        ([], (1, "", "a \x1b]0;b\a\n"), r"llama-benchy: a \x1b]0;b\x07 (exit code 1)."),
+        ([], (0, "[]", ""), "the result of llama-benchy is not valid: it is [], and a mapping is expected."),
     ],
 )
-def test_a_level_that_fails_keeps_the_figures_before_it(measured: Bench, words: tuple[str, ...], answer: tuple[int, str, str], ended: str) -> None:
-    measured.answers.append(answer)
+def test_a_level_that_fails_keeps_the_figures_before_it(measured: Bench, words: list[str], answer: tuple[int, str, str] | None, ended: str) -> None:
+    measured.lost = 0.5
+    measured.answers += [answer] if answer else []
     found, error = measured.bench(*words, code=2)
     assert found["ended"].startswith(f"pair1: {ended}")
-    assert [row["depth"] for row in found["rows"]] == [0]
+    assert len(found["results"]) == 1
     assert API_KEY not in json.dumps([found, error])
+
+
+@pytest.mark.parametrize(
+    ("gone", "levels", "sentence"),
+    [
+        ("tokenizer.json", [LEVEL], "pp64 tg16 c1 needs {}/tokenizer.json: No such file or directory. See the README of the role bench."),
+        ("", [{"tool": "tool-eval-bench", "case": "ifeval"}], "tool-eval-bench ifeval needs /opt/gb10-bench/ifeval.jsonl: No such file or directory. See the"),
+    ],
+)
+def test_a_file_that_a_tool_needs_is_named(measured: Bench, gone: str, levels: object, sentence: str) -> None:
+    (measured.folder / (gone or "none")).unlink(missing_ok=True)
+    assert measured.bench(code=2, levels=levels)[1].startswith("pair1: " + sentence.format(measured.folder))
+
+
+def test_a_head_without_the_tools_is_not_measured(measured: Bench) -> None:
+    measured.patch.setattr(tools, "PYTHON", "/none")
+    assert measured.bench(code=1)[1].startswith("spark-1 has no measuring tools in ")
 
 
 def test_a_group_that_does_not_serve_is_not_measured(measured: Bench) -> None:

@@ -1,0 +1,260 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The tools that the field measures with, llama-benchy and tool-eval-bench: what they run, their words, their JSON as rows, and why they fail. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ansible_collections.gb10.cluster.plugins.module_utils._bench.cases import BenchError
+from ansible_collections.gb10.cluster.plugins.module_utils._bench.levels import AT_ONCE, CATEGORIES, RUNS, Level, level_of, seconds, suite
+from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads, misfit
+from ansible_collections.gb10.cluster.plugins.module_utils._core.text import duration
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import measures
+
+SCHEMA = "gb10.cluster/bench/2"
+BENCHY, EVAL = "llama-benchy", "tool-eval-bench"
+#: Of the role `bench`: the environment of both tools, the text of the prompts, and the prompts of IFEval that an owner has put there.
+FOLDER = "/opt/gb10-bench"
+PYTHON, BOOK, IFEVAL = f"{FOLDER}/venv/bin/python", f"{FOLDER}/book.txt.gz", f"{FOLDER}/ifeval.jsonl"
+BOOK_URL = "file:///book.txt"  # a name alone: llama-benchy asks no network for a text that is in this place of its home
+BOOK_PLACE = f".cache/llama-benchy/{hashlib.md5(BOOK_URL.encode(), usedforsecurity=False).hexdigest()}.txt"
+
+# --- What is run.
+
+#: Of tool-eval-bench, by the case: its options.
+CASES = {
+    "short": ["--short"], "whole": [], "hard": ["--hardmode"], "ifeval": ["--ifeval-only"], "needle": ["--needle-only"],
+    "spec": ["--spec-bench", "--skip-tool-eval"],
+}  # fmt: skip
+SPEC = ("filler", "code", "structured")  # each is a prompt of spec-bench
+#: Seconds that a suite may take.
+BUDGETS = {"quick": 120, "seed": 3600, "full": 7200, "tools": 3600}
+_FORM = {"tool": str, "case?": str, "prompt?": int, "output?": int, "depth?": int, "concurrency?": int}
+
+
+def plan(name: str, cases: Sequence[str], given: Any, published: Any, context: int, streams: int) -> list[Level]:
+    """Return the levels to run: those that a user gave as a list, or those of a suite. Raises BenchError."""
+    for number, each in enumerate(given if isinstance(given, list) else [given], 1):
+        fault = misfit(each, _FORM)
+        if fault:
+            raise BenchError(f"Level {number} is not valid: {fault}")
+    asked = [Level(EVAL, case) for case in cases]
+    found = [level_of(each) for each in given] or (asked if name == "tools" else suite(name, published, context, streams) + asked * (name == "full"))
+    found = [Level(EVAL, "spec") if each.tool == EVAL and each.case in SPEC else each for each in found]
+    strange = [each for each in found if not (_benchy(each) or (each.tool == EVAL and each.case in CASES))] if given or name == "tools" else []
+    if strange or not found:
+        level = f"The level {strange[0].name} is not known" if strange else f"The suite {name} has no levels: nothing of the profile's source can be measured"
+        raise BenchError(f"{level}. Use {BENCHY} with prompt, output, depth and concurrency, or {EVAL} with case ({', '.join(CASES)})")
+    return list(dict.fromkeys(found))
+
+
+def _benchy(level: Level) -> bool:
+    return level.tool == BENCHY and level.arrivals == AT_ONCE and min(level.prompt, level.output, level.concurrency) > 0 <= level.depth
+
+
+def unfit(level: Level, context: int | None, left: float) -> str:
+    """Return why a level is left out; empty if it is measured."""
+    if not (_benchy(level) or level.tool == EVAL):
+        return "no tool of the role bench sends it"
+    tokens = level.prompt + level.depth + level.output
+    if context and tokens > context:
+        return f"it needs {tokens:,} tokens, and the context is {context:,}"
+    return "" if seconds(level) <= left else "it does not fit into the time of the suite (bench_budget)"
+
+
+def progress(number: int, levels: Sequence[Level], left: float) -> str:
+    """Return the line before a level, of which this is the number, with the time that is left."""
+    return f"{number} of {len(levels)}: {levels[number - 1].name}, about {duration(min(left, sum(map(seconds, levels[number - 1 :]))))} left"
+
+
+# --- The command.
+
+#: Runs the tools in one process that may do nothing else. The key comes on standard input, because arguments and environments of a process can be read. The
+#: result is the only text on stdout. The kernel ends this process first if it lacks memory.
+LAUNCH = """
+import importlib, json, os, sqlite3, sys
+with open("/proc/self/oom_score_adj", "w") as score:
+    score.write("1000")
+key, out, kept, (module, *words) = sys.stdin.readline().strip(), os.dup(1), "data/benchmarks.sqlite", sys.argv[1:]
+os.dup2(2, 1)
+sys.argv = [module, *(["--api-key", key] if key else []), *words]
+try:
+    importlib.import_module(module).main()
+finally:
+    text = ""
+    if os.path.exists("result.json"):
+        text = open("result.json").read()
+    elif os.path.exists(kept):
+        run = sqlite3.connect(kept).execute("SELECT config_json, scores_json FROM scenario_runs ORDER BY created_at DESC").fetchone()
+        text = json.dumps(dict(zip(("config", "scores"), map(json.loads, run)))) if run else ""
+    with os.fdopen(out, "w") as to:
+        to.write(text)
+"""
+LEAST_USER = 65534  # user and group
+_UNPRIVILEGED = ["setpriv", f"--reuid={LEAST_USER}", f"--regid={LEAST_USER}", "--clear-groups", "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all"]
+_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY", "PYTHONDONTWRITEBYTECODE", "NO_COLOR")
+
+
+def argv(level: Level, url: str, model: str, folder: str, root: bool = True) -> list[str]:
+    """Return the command that measures a level in a folder of its own, which has tokenizer.json. It reads the key as one line. `root` gives up its rights."""
+    environment = [f"HOME={folder}", f"TMPDIR={folder}", "PATH=/usr/bin:/bin", "LC_ALL=C.UTF-8", *(f"{name}=1" for name in _OFFLINE)]
+    if level.tool == BENCHY:
+        module, given = "llama_benchy.__main__", {
+            "base-url": f"{url}/v1", "model": model, "tokenizer": folder, "book-url": BOOK_URL, "latency-mode": "generation", "pp": level.prompt,
+            "tg": level.output, "depth": level.depth, "concurrency": level.concurrency, "runs": RUNS, "format": "json", "save-result": "result.json",
+        }  # fmt: skip
+        more = ["--skip-coherence", "--exit-on-first-fail", "--no-results-on-fail"]
+    else:
+        module, given = "tool_eval_bench.cli.bench", {"base-url": url, "model": model, "backend": "vllm", "seed": 42}
+        # The others leave their figures in a database alone.
+        more = [*CASES[level.case], "--no-probe-engine", *(["--json"] if level.case in ("ifeval", "needle", "spec") else ["--json-file", "result.json"])]
+    words = [*(word for name, value in given.items() for word in (f"--{name}", str(value))), *more]
+    return ["env", "-i", *environment, *(_UNPRIVILEGED if root else []), PYTHON, "-I", "-c", LAUNCH, module, *words]
+
+
+def reason_of(code: int, err: str, seconds: float) -> str:
+    """Return why a tool has failed, with the remedy."""
+    lines = [line.strip() for line in err.splitlines() if line.strip()]
+    events = [found.get("message") for found in map(_event, lines) if found.get("event") == "error"]
+    reports = [line for line in lines if re.search(r"HTTP \d{3}|[Ee]rror|FAILED|[Ff]ailed", line)]
+    last = str((events or reports or lines or ["no message"])[-1])[:300].rstrip(".")
+    if code == 124:
+        return f"it did not end within {seconds:.0f} s. Use a smaller suite, or a larger bench_budget"
+    if "No module named" in err or code == 127:
+        return f"its environment is not complete ({last}). Run playbooks/bench.yml, which installs it"
+    if "Falling back to 'gpt2'" in err:
+        return "it cannot read tokenizer.json of the model's folder. Use a model with a tokenizer of the library tokenizers"
+    return f"{last} (exit code {code})"
+
+
+def _event(line: str) -> Mapping[str, Any]:
+    try:
+        found = loads(line) if line.startswith("{") else {}
+    except ValueError:
+        found = {}
+    return found if isinstance(found, dict) else {}
+
+
+# --- What was measured, as rows.
+
+_NO_PARSER = re.compile(r"tool.call.parser|enable.auto.tool.choice")
+
+_METRIC = {"mean": float, "std": float, "values": [float]}
+#: Quantities, and where they are in a result of llama-benchy.
+_PLACES = {
+    "prefill_tok_s": "pp_throughput", "ttfr_ms": "ttfr", "ttft_ms": "e2e_ttft", "decode_tok_s": "tg_req_throughput", "aggregate_tok_s": "tg_throughput",
+    "peak_tok_s": "peak_throughput",
+}  # fmt: skip
+_RUN = {
+    "concurrency": int, "context_size": int, "prompt_size": int, "response_size": int, "is_context_prefill_phase": bool,
+    **{f"{place}?": _METRIC for place in _PLACES.values()},
+}  # fmt: skip
+BENCHY_RESULT = {"version": str, "latency_mode": str, "latency_ms": float, "benchmarks": [_RUN]}
+#: Of a result of tool-eval-bench, and of a prompt of spec-bench: quantities, places, and factors.
+_SCORES = {
+    "score_percent": "final_score", "graded_percent": "completion_rate", "responsiveness_percent": "responsiveness", "deployability_percent": "deployability",
+    "ifeval_prompt_percent": "prompt_accuracy", "ifeval_instruction_percent": "instruction_accuracy",
+}  # fmt: skip
+_SPEC = (("effective_tok_s", "effective_tg_tps", 1), ("acceptance_percent", "acceptance_rate", 100), ("accepted_per_draft", "acceptance_length", 1))
+EVAL_RESULT = {
+    "error?": str, "config?": {"tg?": int},
+    "scores?": {
+        **{f"{place}?": float for place in _SCORES.values()}, "scenario_results?": [{"status": str, "summary": str}],
+        "category_scores?": [{"label": str, "percent": float}],
+        "results?": [{"prompt_type": str, "depth": int, "waste_ratio?": float, **{f"{place}?": float for _quantity, place, _factor in _SPEC}}],
+    },
+}  # fmt: skip
+#: Counters of /metrics of which a level has its share: quantity, part, whole.
+_SHARES = (
+    ("acceptance_percent", "vllm:spec_decode_num_accepted_tokens_total", "vllm:spec_decode_num_draft_tokens_total"),
+    ("cache_hit_percent", "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"),
+)  # fmt: skip
+_USAGE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
+
+
+def _row(level: Level, quantity: str, values: Sequence[float], mean: float | None = None, spread: float | None = None) -> dict[str, Any]:
+    average = sum(values) / len(values) if mean is None else mean
+    return {
+        **level._asdict(), "quantity": quantity, "runs": [round(value, 3) for value in values], "mean": round(average, 3),
+        "spread": None if len(values) < 2 or spread is None else round(spread, 3),
+    }  # fmt: skip
+
+
+def rows_of(level: Level, text: str) -> list[dict[str, Any]]:
+    """Return what a tool's result, a JSON text, has measured. Raises BenchError if it is not one, or has measured nothing."""
+    try:
+        found = loads(text)
+        problem = misfit(found, BENCHY_RESULT if level.tool == BENCHY else EVAL_RESULT)
+    except ValueError as error:
+        problem = str(error)
+    if problem:
+        raise BenchError(f"the result of {level.tool} is not valid: {problem}")
+    rows = _benchy_rows(level, found) if level.tool == BENCHY else _eval_rows(level, found)
+    if not rows:
+        raise BenchError(f"{level.tool} has measured nothing: {str(found.get('error') or 'its result has no figure')[:300]}")
+    return rows
+
+
+def _benchy_rows(level: Level, found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    out = []
+    for run in found["benchmarks"]:
+        if run["is_context_prefill_phase"]:
+            continue
+        for quantity, place in _PLACES.items():
+            metric = run.get(place)
+            if metric and metric["values"] and not (quantity == "aggregate_tok_s" and run["concurrency"] == 1):
+                out.append(_row(level, quantity, metric["values"], metric["mean"], metric["std"]))
+    return out
+
+
+def _eval_rows(level: Level, found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    scores = {"completion_rate": 100.0, **(found.get("scores") or {})}
+    outcomes = scores.get("scenario_results") or []
+    if outcomes and not scores["completion_rate"]:  # it counts as a score of 0
+        if _NO_PARSER.search(outcomes[0]["summary"]):
+            arguments = "Set enable-auto-tool-choice to true and tool-call-parser to the model's in engine.args of the profile (vllm_tp2_extra_args)"
+            raise BenchError(f"the engine refuses tool calls. {arguments}")
+        raise BenchError(f"{level.tool}: {outcomes[0]['summary'][:300]}")
+    values = {quantity: scores.get(place) for quantity, place in _SCORES.items() if scores.get("final_score") is not None}
+    values |= {CATEGORIES[each["label"]]: each["percent"] for each in scores.get("category_scores") or [] if each["label"] in CATEGORIES}
+    values |= {"passed_scenarios": sum(each["status"] == "pass" for each in outcomes)} if outcomes else {}
+    rows = [_row(level, quantity, [value]) for quantity, value in values.items() if value is not None]
+    samples, output = scores.get("results") or [], int((found.get("config") or {}).get("tg") or 0)
+    for each in samples:
+        prompt = level._replace(case=each["prompt_type"], depth=each["depth"], output=output)
+        rows += [_row(prompt, quantity, [factor * each[place]]) for quantity, place, factor in _SPEC if each.get(place) is not None]
+    wasted = [100 * each["waste_ratio"] for each in samples if each.get("waste_ratio") is not None]
+    return rows + ([_row(level, "waste_percent", [sum(wasted) / len(wasted)])] if wasted else [])
+
+
+def share_rows(level: Level, before: str, after: str, usage: float | None) -> list[dict[str, Any]]:
+    """Return the shares of a level by the /metrics pages before and after it, and by the highest use of the KV cache. They are those of the whole server."""
+    names = [name for _quantity, *pair in _SHARES for name in pair]
+    first, last = measures.sums_of(before, names), measures.sums_of(after, names)
+    grown = {name: last.get(name, 0.0) - first.get(name, 0.0) for name in names}
+    shares = [(quantity, grown[part] / grown[whole]) for quantity, part, whole in _SHARES if grown[whole] > 0]
+    shares += [] if usage is None else [("kv_usage_percent", usage)]
+    return [_row(level, quantity, [100 * share]) for quantity, share in shares]
+
+
+def kv_usage(page: str) -> float | None:
+    """Return the used share of the KV cache on a /metrics page, the highest of all engines; None if it has none."""
+    return max((share for _name, _labels, share in measures.metric_figures(page, _USAGE) if 0 <= share <= 1), default=None)
+
+
+def memory_lines(memory: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Return one line for each rank that was read: its lowest memory."""
+    return [
+        f"{host}: lowest MemAvailable {each['lowest_available_kib'] / 2**20:.1f} GiB, lowest MemFree {each['lowest_free_kib'] / 2**20:.1f} GiB"
+        for host, each in memory.items() if each
+    ]  # fmt: skip
+
+
+def title(found: Mapping[str, Any]) -> str:
+    """Return the first line of a measurement."""
+    return f"{found['group']}, suite {found['suite']}, release {found['release']}, profile {found['profile'] or 'not known'}, {found['time']}"

@@ -1,0 +1,349 @@
+# Copyright: the gb10.cluster authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The subcommand `gb10 soak`: hours of load on the model that serves, by a unit of the head, with a sample a minute and a verdict.
+
+A soak is a folder: its plan, its samples, one line each, and at its end its verdict, which is the receipt. Who runs it holds the lock of its samples.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ansible_collections.gb10.cluster.plugins.module_utils._bench import tools, users
+from ansible_collections.gb10.cluster.plugins.module_utils._bench.verdict import UCX_PAIR, verdict
+from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded, text
+from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import run_command
+from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, measures
+from ansible_collections.gb10.cluster.plugins.module_utils._node import releases
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import look, protocol
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.commands import DIFFERS, CommandError, Group, answer
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.files import Folder
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.verbs_measure import not_serving, served
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.verbs_read import ask
+
+UNIT = "gb10-soak"
+PLAN, SAMPLES = "plan.json", "samples.jsonl"
+KEPT = 10
+LONGEST_HOURS = 24 * 31
+REQUEST_SECONDS, PROBE_SECONDS = 900.0, 300.0
+BEGIN_SECONDS, END_SECONDS, LOCK_SECONDS = 15.0, 60.0, 1.0
+CALM_SECONDS = 5.0  # after a request that failed
+PROBE = {"prompt": measures.DECODE_PROMPT, "max_tokens": measures.LEAST_DECODE_TOKENS, "body": {"ignore_eos": True}}
+_SERVED = "vllm:request_success_total"
+
+
+class Soak:
+    """The files of one soak."""
+
+    def __init__(self, group: Group, name: str) -> None:
+        self.name, self.folder = name, Folder(group.folder, protocol.SOAKS, name)
+        self.plan: dict[str, Any] = self.folder.load(PLAN) or {}
+        self._handle: int | None = None
+
+    def lock(self) -> bool:
+        """Take the lock of the samples, and return whether this process has it."""
+        if self._handle is None:
+            handle = os.open(self.folder.path(SAMPLES), os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._handle = handle
+            except OSError:
+                os.close(handle)
+        return self._handle is not None
+
+    def runs(self) -> bool:
+        """Whether another process runs this soak."""
+        if not self.lock() or self._handle is None:
+            return True
+        os.close(self._handle)
+        self._handle = None
+        return False
+
+    def append(self, sample: Mapping[str, Any]) -> None:
+        """Write a sample durably. Call lock() first."""
+        if self._handle is not None:
+            size = os.fstat(self._handle).st_size
+            cut = b"\n" if size and os.pread(self._handle, 1, size - 1) != b"\n" else b""  # the process before was killed while it wrote
+            os.write(self._handle, cut + json.dumps(sample, separators=(",", ":")).encode() + b"\n")
+            os.fsync(self._handle)
+
+    def samples(self) -> list[dict[str, Any]]:
+        """Return the samples. A line that is cut off is left out."""
+        found = []
+        for line in (self.folder.text(SAMPLES) or "").splitlines():
+            with contextlib.suppress(ValueError):
+                found.append(dict(loads(line)))
+        return found
+
+    def wanted(self) -> bool:
+        """Whether the soak is to go on: its plan is there, and it was not stopped."""
+        return bool((self.folder.load(PLAN) or {}).get("wanted")) and not self.folder.exists(look.SOAKED)
+
+    def end(self) -> None:
+        """Write the verdict."""
+        self.folder.save(PLAN, {**self.plan, "wanted": False})
+        self.folder.save(look.SOAKED, {**verdict(self.plan, self.samples()), "time": text.stamp()})
+
+    def document(self) -> dict[str, Any]:
+        """Return the receipt, or the verdict on the samples until now."""
+        done = self.folder.load(look.SOAKED)
+        return {**done, "state": "ended"} if done else {**verdict(self.plan, self.samples()), "state": "running" if self.runs() else "interrupted"}
+
+
+class Load:
+    """The users of a soak, each in a thread of its own that ends with the process."""
+
+    def __init__(self, plan: Mapping[str, Any], url: str, key: str, number: int) -> None:
+        """Begin. `number` is how many samples there are: a load that begins again does not repeat its requests."""
+        self.plan, self.url, self.key, self.ended = plan, url, key, threading.Event()
+        self.seconds = 0.0  # of soak, for the bursts
+        self._seed, self._errors = f"{plan['seed']}/{number}" if number else str(plan["seed"]), collections.deque[str]()
+        for user in range(plan["users"]):
+            threading.Thread(target=self._user, args=(user,), daemon=True, name=f"user-{user}").start()
+
+    def _user(self, user: int) -> None:
+        for request in users.requests(self._seed, user, self.plan["context"], self.plan["pause"]):
+            if self.ended.wait(0 if users.bursts(self._seed, self.seconds) else request.pause):
+                return
+            prompt = users.text_of(request, self.plan["tokens_per_word"])
+            server = api_probe.Server(self.url, self.key, request.cancel_after or REQUEST_SECONDS)  # it closes the connection, and the engine aborts
+            reply = server.complete(self.plan["model"], {"prompt": prompt, "max_tokens": request.max_tokens, "body": {"ignore_eos": True}})
+            error = "" if reply["ok"] or (request.cancel_after and reply["error"].startswith(api_probe.NO_REPLY)) else reply["error"]
+            self._errors.append(error)
+            if error and self.ended.wait(CALM_SECONDS):
+                return
+
+    def taken(self) -> list[str]:
+        """Return the error of each request that has ended since this was called last; empty for one that is good, or was given up."""
+        return [self._errors.popleft() for _each in range(len(self._errors))]
+
+
+class Sampler:
+    """Reads what a sample has."""
+
+    def __init__(self, group: Group, plan: Mapping[str, Any], server: api_probe.Server, samples: Sequence[Mapping[str, Any]]) -> None:
+        self.group, self.plan, self.server, self.last = group, plan, server, dict(samples[-1]) if samples else {}
+        self.release = ""  # that runs
+        known = next((dict(each) for each in reversed(samples) if each.get("engine")), dict[str, Any]())
+        self._engine, self._served, self._pending = str(known.get("engine") or ""), known.get("served"), 0
+        self._at: float | None = None  # None: the soak was away since the last sample
+        self._drafts: dict[str, Any] = {}
+        self._since, self._known_lines = text.stamp(self.last.get("time") or plan["started"]), set[tuple[Any, ...]]()
+
+    def take(self, load: Load) -> dict[str, Any]:
+        """Return a sample. The decode speed is that of one short request next to the users' ones."""
+        page = self.server.page()
+        reply = self.server.complete(self.plan["model"], PROBE) if page else {}
+        figures, drafts, seen, now = measures.sample(page), measures.draft_counters(page), list(self._ranks()), time.monotonic()
+        ended = [*load.taken(), *([reply["error"]] if reply else [])]
+        errors = [text.printable(each)[:200] for each in ended if each]
+        growth, usage = measures.draft_growth(self._drafts, drafts), tools.kv_usage(page)
+        lost = next((str(each["lost"]) for each in seen if each["lost"]), "" if page else "the API did not answer")
+        engine = "" if lost else ",".join(str(each["engine"]) for each in seen)
+        gap, self._pending = self._gap(lost, engine), self._pending + len(ended)
+        sample = {
+            "time": round(time.time(), 3), "seconds": round(self.last.get("seconds", 0.0) + (0.0 if gap or self._at is None else now - self._at), 3),
+            "requests": self.last.get("requests", 0) + self._grown(engine, measures.sums_of(page, [_SERVED]).get(_SERVED)), "served": self._served,
+            "failed": len(errors), "errors": errors[-1:], "gap": gap, "engine": engine,
+            "tok_s": measures.speed(reply) if reply else None, "running": figures.running if figures else 0,
+            "acceptance": round(100 * growth["accepted_tokens"] / growth["draft_tokens"], 2) if growth.get("draft_tokens") else None,
+            "kv": None if usage is None else round(100 * usage, 1), "ranks": [each["figures"] for each in seen],
+            "kernel": [line for each in seen for line in each["kernel"]],
+        }  # fmt: skip
+        self._at, self._drafts, self.last = now, drafts, sample
+        return sample
+
+    def _gap(self, lost: str, engine: str) -> str:
+        """Return why what was before this sample is not judged; empty if it is."""
+        if self._at is None and self.last:
+            return f"the soak did not run for {text.duration(time.time() - self.last['time'])}"
+        return lost or ("the engine was started again" if self._engine and engine != self._engine else "")
+
+    def _grown(self, engine: str, counter: float | None) -> int:
+        """Return how many requests were served since the last sample of an engine: by its counter, with those of other clients, else by the load."""
+        if not engine:
+            return 0
+        before = self._served if engine == self._engine else None
+        grown = self._pending if counter is None or before is None or counter < before else int(counter - before)
+        self._engine, self._served, self._pending = engine, counter, 0
+        return grown
+
+    def _ranks(self) -> Iterator[dict[str, Any]]:
+        """Yield what each rank shows, as its agent has read it."""
+        try:
+            for number, host, found, why in ask(self.group, "watch", known=-1, wait=0.0):
+                shown = (found or {}).get("sample") or {}
+                running = [each for each in shown.get("containers") or [] if each["running"]]
+                self.release = (releases.running_release(shown) if number == 0 else "") or self.release
+                memory, gpu = shown.get("memory") or {}, [*(shown.get("gpus") or [[]])[0], *[None] * 5]
+                available = round(memory.get("available_kib", 0) / 1024, 1)
+                figures = {"host": host, "available_mib": available, "power_w": gpu[0], "clock_mhz": gpu[2], "temperature_c": gpu[4]}
+                yield {
+                    "figures": figures if available else None, "kernel": self._news(host, shown.get("kernel") or []),
+                    "engine": ",".join(f"{each['id'][:12]}@{each['started_at'][:19]}" for each in running),
+                    "lost": f"{host} did not answer ({why})" if found is None else "" if running else f"rank {number} on {host} did not run",
+                }  # fmt: skip
+        except (*protocol.ERRORS, CommandError):
+            yield {"figures": None, "kernel": [], "engine": "", "lost": f"the agent of {self.group.host} did not answer"}
+
+    def _news(self, host: str, lines: Sequence[Mapping[str, Any]]) -> list[str]:
+        new = [each for each in lines if each["at"] >= self._since and (host, each["at"], each["text"]) not in self._known_lines]
+        self._known_lines.update((host, each["at"], each["text"]) for each in new)
+        return [f"{host}: {each['text']}" for each in new]
+
+
+# --- What the unit runs.
+
+
+def _run(group: Group, soak: Soak) -> int:
+    """Load the model and take samples until the soak's hours are over or it is stopped. SIGTERM ends the process, not the soak."""
+    end = time.monotonic() + LOCK_SECONDS  # others look whether it is held
+    while not soak.lock():
+        if time.monotonic() > end:
+            raise CommandError(f"{group.name}: the soak {soak.name} runs already.")
+        time.sleep(0.05)
+    plan, samples, ended = soak.plan, soak.samples(), threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: ended.set())
+    url, key = api_probe.api_url({"port": 8000, **plan["api"]}), api_probe.read_key(look.key_files(group.folder))
+    sampler, load = Sampler(group, plan, api_probe.Server(url, key, PROBE_SECONDS), samples), Load(plan, url, key, len(samples))
+    while soak.wanted() and not ended.is_set():
+        begun = time.monotonic()
+        sample = sampler.take(load)
+        soak.append(sample)
+        load.seconds = sample["seconds"]
+        if sample["seconds"] >= 3600 * plan["hours"] or sampler.release not in ("", plan["release"]):
+            break
+        while soak.wanted() and not ended.is_set() and (left := begun + plan["interval"] - time.monotonic()) > 0:
+            ended.wait(min(left, 1.0))
+    load.ended.set()
+    if not ended.is_set() and os.path.isdir(soak.folder.path()):  # absent removes it
+        soak.end()
+    return 0
+
+
+# --- The actions of a person.
+
+
+def _systemd_run(group: Group, name: str) -> str:
+    """Start the unit, and return why it does not. It comes back after a failure; after a reboot the agent starts it."""
+    words = ["systemd-run", "--quiet", "--collect", f"--unit={UNIT}", f"--description=gb10.cluster: soak of {group.name}"]
+    words += [f"--property={each}" for each in ("Restart=on-failure", "RestartSec=10", "MemoryMax=1G", "TimeoutStopSec=20")]
+    code, out, err = run_command([*words, protocol.PROGRAM, "soak", "run", name], 30.0)
+    return f"systemd-run could not start {UNIT} ({(err or out).strip() or code})" if code else ""
+
+
+def _start(group: Group, options: argparse.Namespace) -> dict[str, Any]:
+    release = served(group, "soak start")
+    before = _soaks(group)
+    if before and before[0].wanted():
+        raise CommandError(f"{group.name}: the soak {before[0].name} has not ended. End it with `gb10 soak stop`.")
+    if not 0 < options.hours <= LONGEST_HOURS or options.interval <= 0 or options.pause < 0:
+        found = f"{options.hours:g} hours, an interval of {options.interval:g} s and a pause of {options.pause:g} s"
+        raise CommandError(f"A soak of {found} is not possible. Use up to {LONGEST_HOURS} hours, an interval above 0, and a pause from 0 on.")
+    api: dict[str, Any] = {key: release[key] for key in ("host", "port") if key in release}
+    url, files = api_probe.api_url({"port": 8000, **api}), look.key_files(group.folder)
+    asked = api_probe.run({"url": url, "requests": [], "timeout": PROBE_SECONDS, "env_file": files})
+    if not asked.get("models"):
+        raise not_serving(group, asked.get("msg") or asked.get("error") or "it lists no model")
+    model, settings = asked["models"][0], release.get("settings") or {}
+    compose = bounded.text(os.path.join(group.folder, "current", releases.COMPOSE))
+    name = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    soak = Soak(group, name)
+    soak.folder.save(PLAN, {
+        "group": group.name, "name": name, "release": release.get("release"), "profile": release.get("profile"), "api": api, "model": model["id"],
+        "hours": options.hours, "seed": options.seed or name, "interval": options.interval, "pause": options.pause, "users": users.count_of(settings),
+        "context": model["max_model_len"] or 4096, "tokens_per_word": _tokens_per_word(api_probe.Server(url, api_probe.read_key(files), 20.0), model["id"]),
+        "missing_env": [each for each in UCX_PAIR if not re.search(rf"^ *{each}:", compose, re.MULTILINE)], "started": time.time(), "wanted": True,
+    })  # fmt: skip
+    Folder(group.folder, protocol.SOAKS).prune(KEPT, name)
+    problem, end = _systemd_run(group, name), time.monotonic() + BEGIN_SECONDS
+    while not (problem or soak.runs()):
+        time.sleep(0.1)
+        problem = f"{UNIT} does not run: see `journalctl -u {UNIT}`" if time.monotonic() > end else ""
+    if problem:
+        run_command(["systemctl", "stop", f"{UNIT}.service"], END_SECONDS)
+        shutil.rmtree(soak.folder.path(), ignore_errors=True)
+        raise CommandError(f"{group.name}: {problem}.")
+    return Soak(group, name).document()
+
+
+def _tokens_per_word(server: api_probe.Server, model: str) -> float:
+    """Return how many tokens the server counts for each word of the users' texts; 1.5 if it does not count."""
+    words = users.text_of(users.Request(0.0, "count", 256, 1, None)).split()
+    status, reply = server.call("POST", "/tokenize", {"model": model, "prompt": " ".join(words)})
+    with contextlib.suppress(ValueError, LookupError, TypeError):
+        if status == 200:
+            return max(1.0, len(loads(reply)["tokens"]) / len(words))
+    return 1.5
+
+
+def _stop(soak: Soak) -> dict[str, Any]:
+    soak.folder.save(PLAN, {**soak.plan, "wanted": False})
+    end = time.monotonic() + END_SECONDS
+    while soak.runs() and time.monotonic() < end:
+        time.sleep(0.1)
+    if soak.runs():
+        run_command(["systemctl", "stop", f"{UNIT}.service"], END_SECONDS)
+    if not soak.folder.exists(look.SOAKED):
+        soak.end()
+    return soak.document()
+
+
+def _soaks(group: Group, *names: str) -> list[Soak]:
+    """Return these soaks, or all that are kept, the newest first. Raises CommandError."""
+    kept = look.soak_names(group.folder)
+    for name in names:
+        if name not in kept:
+            raise CommandError(f"{group.host} keeps no soak {name}. Kept: {', '.join(kept) or 'none'}.")
+    return [soak for soak in (Soak(group, name) for name in names or kept) if soak.plan]
+
+
+def _lines(document: Mapping[str, Any]) -> list[str]:
+    more = {"running": ["It runs."], "interrupted": ["It does not run now. The agent starts it again when it starts itself."]}.get(document["state"], [])
+    figures = text.table(("figure", document["name"]), document["figures"]) if document["figures"] else []
+    return [document["sentence"], *more, *document["findings"], *document["notes"], *(["", *figures] if figures else [])]
+
+
+def _compared(documents: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return two soaks next to each other."""
+    both = [dict(each["figures"]) for each in documents]
+    head = [[key, *(each[key] for each in documents)] for key in ("release", "profile", "seed", "verdict", "hours", "requests")]
+    rows = [[name, *(each.get(name) for each in both)] for name in dict.fromkeys(name for each in both for name in each)]
+    more = [each for one in documents for each in (one["sentence"], *one["findings"])]
+    return ["", *text.table(("", *(each["name"] for each in documents)), [*head, *rows]), "", *more]
+
+
+def soak(group: Group, options: argparse.Namespace) -> int:
+    """Start, stop, show or compare soaks. Return 2 for a verdict that has failed."""
+    group.need_head("soak")
+    changed = options.action == "start"
+    if changed:
+        found = [_start(group, options)]
+    else:
+        soaks = _soaks(group, *options.names)
+        if options.action == "resume":  # the agent has started
+            return int(bool(soaks and soaks[0].wanted() and not soaks[0].runs() and _systemd_run(group, soaks[0].name)))
+        if not soaks:
+            raise CommandError(f"{group.name}: there was no soak yet. Start one with `gb10 soak start`.")
+        if options.action == "run":
+            return _run(group, soaks[0])
+        changed = options.action == "stop" and soaks[0].wanted()
+        found = [_stop(soaks[0])] if options.action == "stop" else [each.document() for each in soaks[: len(options.names) or 1]]
+    lines = _lines(found[0]) if len(found) == 1 else _compared(found)
+    answer(options, {**found[0], "changed": changed, "lines": lines, "compared": found[1:] and found}, lines)
+    return DIFFERS if options.action == "verdict" and len(found) == 1 and found[0]["verdict"] == "failed" else 0

@@ -1,0 +1,177 @@
+"""The tools of the field: their levels, what they are started with, what is read of their results, recorded with tests/unit/fixtures/bench/README.md."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._bench import tools
+from ansible_collections.gb10.cluster.plugins.module_utils._bench.cases import BenchError
+from ansible_collections.gb10.cluster.plugins.module_utils._bench.levels import Level, level_of
+
+RECORDED = Path(__file__).parents[3] / "fixtures/bench"
+LEVEL = Level("llama-benchy", "", 256, 32, 512, 2)
+SHORT = Level("tool-eval-bench", "short")
+PUBLISHED = [
+    {"tool": "llama-benchy", "prompt": 1024, "output": 64, "figures": {"decode_tok_s": 30}},
+    {"tool": "gb10", "case": "code", "figures": {"ttft_ms": 1}},
+]
+
+
+def recorded(name: str) -> str:
+    return (RECORDED / f"{name}.json").read_text(encoding="utf-8")
+
+
+def measured(level: Level, name: str) -> dict[str, dict[str, Any]]:
+    return {row["quantity"]: row for row in tools.rows_of(level, recorded(name))}
+
+
+def plan(name: str, *cases: str, given: Any = (), published: Any = PUBLISHED) -> list[str]:
+    return [level.name for level in tools.plan(name, cases, list(given), published, 65536, 4)]
+
+
+# --- levels
+
+
+def test_a_suite_has_the_levels_of_the_source_or_those_that_a_user_gives() -> None:
+    assert plan("seed") == ["pp1024 tg64 c1", "code c1"]
+    assert plan("quick", "short")[0] == "pp2048 tg128 c1"
+    assert plan("full", "short")[-1] == "tool-eval-bench short"
+    assert plan("tools", "short", "needle") == ["tool-eval-bench short", "tool-eval-bench needle"]
+    assert plan("quick", given=[LEVEL._asdict(), {"tool": "tool-eval-bench", "case": "ifeval"}]) == ["pp256 tg32 @ d512 c2", "tool-eval-bench ifeval"]
+
+
+def test_the_prompts_of_spec_bench_are_one_run() -> None:
+    assert plan("seed", given=[{"tool": "tool-eval-bench", "case": case, "depth": depth} for case in ("code", "filler") for depth in (0, 4096)]) == [
+        "tool-eval-bench spec"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"name": "seed", "given": [LEVEL._asdict(), {"tool": "llama-benchy", "depth": "4k"}]}, "Level 2 is not valid: depth is '4k', and a whole number is"),
+        ({"name": "seed", "given": [{"depth": 1}]}, "Level 1 is not valid: it has no tool"),
+        ({"name": "seed", "given": [{"tool": "llama-benchy", "prompt": 64}]}, "The level pp64 c1 is not known. Use llama-benchy with prompt, output, depth"),
+        ({"name": "seed", "given": [{"tool": "curl"}]}, "The level c1 is not known"),
+        ({"name": "tools", "cases": ["shrot"]}, "The level shrot c1 is not known"),
+        ({"name": "seed", "published": []}, "The suite seed has no levels: nothing of the profile's source can be measured"),
+    ],
+)
+def test_what_cannot_be_measured_is_named(arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(BenchError) as caught:
+        plan(arguments.pop("name"), *arguments.pop("cases", ()), **arguments)
+    assert str(caught.value).startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("level", "left", "reason"),
+    [
+        (LEVEL, 60.0, ""),
+        (LEVEL._replace(depth=8192), 60.0, "it needs 8,480 tokens, and the context is 8,192"),
+        (LEVEL, 1.0, "it does not fit into the time of the suite (bench_budget)"),
+        (Level("gb10", "code"), 60.0, "no tool of the role bench sends it"),
+        (LEVEL._replace(arrivals="every 0.4 s"), 60.0, "no tool of the role bench sends it"),
+    ],
+)
+def test_a_level_that_does_not_fit_is_left_out(level: Level, left: float, reason: str) -> None:
+    assert tools.unfit(level, 8192, left) == reason
+
+
+def test_progress_has_the_time_that_is_left() -> None:
+    levels = [LEVEL, SHORT]
+    assert tools.progress(2, levels, 1000.0) == "2 of 2: tool-eval-bench short, about 3 min left"
+    assert tools.progress(1, levels, 30.0) == "1 of 2: pp256 tg32 @ d512 c2, about 30 s left"
+
+
+# --- the command
+
+
+@pytest.mark.parametrize("level", [LEVEL, SHORT, SHORT._replace(case="needle")])
+def test_a_tool_runs_without_rights_network_or_key_in_its_words(level: Level) -> None:
+    words = tools.argv(level, "http://127.0.0.1:8000", "m", "/var/tmp/x")
+    assert words[:2] == ["env", "-i"]
+    assert {"HOME=/var/tmp/x", "HF_HUB_OFFLINE=1", "--reuid=65534", "--no-new-privs", "--bounding-set=-all"} <= set(words)
+    assert "--api-key" not in words
+    assert "setpriv" not in tools.argv(level, "http://127.0.0.1:8000", "m", "/var/tmp/x", root=False)
+
+
+# --- results
+
+
+def test_a_result_of_llama_benchy_has_the_figures_of_its_table() -> None:
+    found = measured(LEVEL, "llama-benchy")
+    run = json.loads(recorded("llama-benchy"))["benchmarks"][0]
+    assert {name: row["mean"] for name, row in found.items()} == {
+        name: pytest.approx(run[place]["mean"], abs=0.001)
+        for name, place in (
+            ("prefill_tok_s", "pp_throughput"), ("ttfr_ms", "ttfr"), ("ttft_ms", "e2e_ttft"), ("decode_tok_s", "tg_req_throughput"),
+            ("aggregate_tok_s", "tg_throughput"), ("peak_tok_s", "peak_throughput"),
+        )
+    }  # fmt: skip
+    assert [len(found[name]["runs"]) for name in ("aggregate_tok_s", "decode_tok_s")] == [3, 6], "a value for each run, and for each stream of each run"
+    assert found["decode_tok_s"]["spread"] == pytest.approx(run["tg_req_throughput"]["std"], abs=0.001)
+    assert level_of(found["ttft_ms"]) == LEVEL
+
+
+def test_a_result_of_tool_eval_bench_has_score_and_categories() -> None:
+    found, scores = measured(SHORT, "tool-eval-bench"), json.loads(recorded("tool-eval-bench"))["scores"]
+    assert (found["score_percent"]["runs"], found["score_percent"]["spread"]) == ([scores["final_score"]], None)
+    assert (found["graded_percent"]["mean"], found["passed_scenarios"]["mean"]) == (100.0, 0)
+    assert found["tool_selection_percent"]["mean"] == next(each["percent"] for each in scores["category_scores"] if each["category"] == "A")
+
+
+def test_a_result_of_spec_bench_has_a_level_for_each_prompt() -> None:
+    rows = tools.rows_of(Level("tool-eval-bench", "spec"), recorded("spec-bench"))
+    assert [level_of(row).name for row in rows if row["quantity"] == "effective_tok_s"] == [
+        f"{case} tg128{depth} c1" for depth in ("", " @ d4096", " @ d8192") for case in ("filler", "code", "structured")
+    ]
+    assert {(row["quantity"], row["mean"]) for row in rows if row["quantity"] != "effective_tok_s"} == {("acceptance_percent", 50.0), ("waste_percent", 50.0)}
+
+
+def test_an_engine_without_a_parser_of_tool_calls_has_the_arguments_to_add() -> None:
+    with pytest.raises(BenchError, match="Set enable-auto-tool-choice to true and tool-call-parser to the model's in"):
+        tools.rows_of(SHORT, recorded("tool-eval-bench-400"))
+
+
+@pytest.mark.parametrize(
+    ("level", "text", "reason"),
+    [
+        (LEVEL, "", "the result of llama-benchy is not valid: "),
+        (LEVEL, "[" * 9999, "the result of llama-benchy is not valid: it is nested too deep"),
+        (LEVEL, '{"version": "0", "latency_mode": "none", "latency_ms": 0.0, "benchmarks": []}', "llama-benchy has measured nothing"),
+        (LEVEL, '{"version": "0", "latency_mode": "none", "latency_ms": NaN, "benchmarks": []}', "latency_ms is nan, and a number is expected"),
+        (SHORT, '{"error": "HTTP 500"}', "tool-eval-bench has measured nothing: HTTP 500"),
+        (SHORT, '{"scores": {"completion_rate": 0.0, "scenario_results": [{"status": "fail", "summary": "Timeout"}]}}', "tool-eval-bench: Timeout"),
+    ],
+)
+def test_a_result_that_is_not_one_is_reported(level: Level, text: str, reason: str) -> None:
+    with pytest.raises(BenchError) as caught:
+        tools.rows_of(level, text)
+    assert reason in str(caught.value)
+
+
+def test_shares_are_those_of_the_level_alone() -> None:
+    page = "vllm:spec_decode_num_draft_tokens_total {}\nvllm:spec_decode_num_accepted_tokens_total {}\nvllm:prefix_cache_queries_total 5\n"
+    rows = tools.share_rows(LEVEL, page.format(100, 60), page.format(300, 180), 0.42)
+    assert [(row["quantity"], row["mean"]) for row in rows] == [("acceptance_percent", 60.0), ("kv_usage_percent", 42.0)]
+    assert tools.share_rows(LEVEL, "", "vllm:prefix_cache_queries_total NaN\n", None) == []
+    assert tools.kv_usage('vllm:kv_cache_usage_perc{engine="0"} 0.25\nvllm:kv_cache_usage_perc{engine="1"} 0.5\nvllm:kv_cache_usage_perc x\n') == 0.5
+
+
+@pytest.mark.parametrize(
+    ("code", "err", "text"),
+    [
+        (124, "", "it did not end within 60 s. Use a smaller suite, or a larger bench_budget"),
+        (127, "env: 'x': No such file or directory", "its environment is not complete (env: 'x': No such file or directory). Run playbooks/bench.yml"),
+        (1, "Traceback\nModuleNotFoundError: No module named 'numpy'", "its environment is not complete"),
+        (1, "Error loading tokenizer\nFalling back to 'gpt2' tokenizer as approximation.\nOSError: offline", "it cannot read tokenizer.json"),
+        (1, "Running test\n[Error] Stopping due to error in standard run: HTTP 500: EngineDead\nx\n", "standard run: HTTP 500: EngineDead (exit code 1)"),
+        (2, '{"event": "log"}\n{"event": "error", "error": "http_error", "message": "Server returned 401."}\n', "Server returned 401 (exit code 2)"),
+        (1, "", "no message (exit code 1)"),
+    ],
+)
+def test_why_a_tool_failed(code: int, err: str, text: str) -> None:
+    assert text in tools.reason_of(code, err, 60)

@@ -1,0 +1,213 @@
+"""gb10 soak against an OpenAI server with planted faults, and an agent whose samples have the memory that they leave."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import commands, look, protocol, service, soak, verbs_measure
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.service import Service
+from http_server import Handler, answering
+from unit.fixtures.agent.wire import FakeActor, FakeRank, configuration, until
+
+KEY = "sk-a-secret-key"
+CONTAINER = {"id": "c1", "started_at": "2026-11-28T05:00:00Z", "running": True, "labels": {"gb10.cluster.release": "abc"}}
+PROGRAM = f"import sys; from {commands.__name__} import run; sys.exit(run(sys.argv[3:], path=sys.argv[1], admin=sys.argv[2]))"
+
+
+class Engine(Handler):
+    """A server whose requests cost memory and whose replies get slower, as `plant` has it."""
+
+    plant: dict[str, float]
+    served: list[str]
+    bad: list[int]  # the next request fails if it is not empty
+
+    def get(self) -> None:
+        if self.path == "/metrics":
+            served = f'vllm:request_success_total{{finished_reason="length"}} {len(self.served)}'
+            self.answer(200, f"{served}\nvllm:generation_tokens_total 1\nvllm:num_requests_running 1\nvllm:kv_cache_usage_perc 0.4\n")
+        elif self.headers["Authorization"] != f"Bearer {KEY}":
+            self.answer(401)
+        else:
+            self.answer(200, json.dumps({"data": [{"id": "m", "max_model_len": 4096}]}))
+
+    def post(self) -> None:
+        asked = self.body()
+        if self.path == "/tokenize":
+            self.answer(200, json.dumps({"tokens": [1] * len(asked["prompt"].split())}))
+            return
+        self.served.append(asked["prompt"])
+        if self.bad:
+            self.bad.clear()
+            self.answer(500, json.dumps({"error": {"message": f"EngineDeadError {KEY}"}}))
+            return
+        if asked["prompt"].startswith("Write a Python class"):
+            time.sleep(0.01 * math.exp(self.plant.get("slow", 0.0) * len(self.served)))
+        self.answer(200, json.dumps({"choices": [{"text": "x"}], "usage": {"completion_tokens": asked["max_tokens"], "prompt_tokens": 9}}))
+
+
+class Head:
+    """The head of a group of one, its agent, and the soaks that are run there."""
+
+    def __init__(self, folder: Path, engine: type[Engine], url: str, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder, self.engine, self.capsys, self.group = folder, engine, capsys, folder / "groups/pair1"
+        (self.group / "current").mkdir(parents=True)
+        release = {"release": "abc", "profile": "mine", "host": "127.0.0.1", "port": int(url.rpartition(":")[2]), "settings": {"max-num-seqs": 4}}
+        (self.group / "current/release.json").write_text(json.dumps(release))
+        (self.group / "current/compose.yaml").write_text("services: {vllm: {}}\n")
+        (self.group / "api_key").write_text(f"VLLM_API_KEY={KEY}\n")
+        config = {**configuration(folder), "hosts": ["lab-1"], "peers": []}
+        (folder / "agent.json").write_text(json.dumps(config))
+        rank = FakeRank()
+        rank.answers["watch"] = lambda _request: protocol.success({"hello": {}, "sample": self.sample()})
+        self.commanded = list[list[str]]()
+        self.containers, self.service = [CONTAINER], Service(config, run_dir=str(folder / "run"), rank=rank, actor=FakeActor())
+        self.service.start()
+
+    def sample(self) -> dict[str, Any]:
+        served, plant = len(self.engine.served), self.engine.plant
+        memory = 60_000 - plant.get("leak", 0.0) * served - (2048 if plant.get("step") and served > plant["step"] else 0) + 5 * math.sin(served)
+        return {"containers": self.containers, "memory": {"total_kib": 1 << 27, "available_kib": int(memory * 1024)}, "gpus": [[40.0, 90.0]], "kernel": []}
+
+    def gb10(self, *words: str, code: int = 0) -> Any:
+        assert commands.run(words, path=str(self.folder / "agent.json"), admin=str(self.folder / "run/admin.sock")) == code
+        return self.capsys.readouterr()
+
+    def start(self, *words: str) -> str:
+        """Start a soak whose unit is a process of this test, and return its name."""
+        return str(json.loads(self.gb10("soak", "start", "--json", "--interval=0.05", "--pause=0.04", *words).out)["name"])
+
+    def command(self, words: Sequence[str], *_more: Any) -> tuple[int, str, str]:
+        """Do what systemd does."""
+        self.commanded.append(list(words))
+        if words[0] == "systemd-run":
+            places = [str(self.folder / "agent.json"), str(self.folder / "run/admin.sock")]
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+            self.unit = subprocess.Popen([sys.executable, "-c", PROGRAM, *places, *words[words.index(protocol.PROGRAM) + 1 :]], env=environment)
+        return 0, "", ""
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        path = self.group / "soak" / name / "samples.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")] if path.exists() else []
+
+    def wait(self, name: str, count: int) -> None:
+        for _attempt in range(1200):
+            if len(self.lines(name)) >= count:
+                return
+            time.sleep(0.05)
+        raise AssertionError(f"{len(self.lines(name))} samples of {count}")
+
+
+@pytest.fixture
+def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Head]:
+    monkeypatch.setattr(verbs_measure, "status_document", lambda *_arguments: {"faults": []})
+    with answering(Engine, plant={}, served=[], bad=[]) as (engine, url):
+        found = Head(tmp_path, engine, url, capsys)
+        monkeypatch.setattr(soak, "run_command", found.command)
+        yield found
+        found.service.close()
+
+
+def test_planted_faults_are_found_although_the_soak_was_killed_in_the_middle(head: Head) -> None:
+    head.engine.plant.update(leak=5.0, slow=0.0015)
+    name = head.start("--hours=12", "--seed=planted")
+    head.wait(name, 36)
+    assert json.loads(head.gb10("soak", "status", "--json").out)["state"] == "running"
+    assert "has not ended. End it with `gb10 soak stop`." in head.gb10("soak", "start", code=1).err
+    head.unit.kill()
+    head.unit.wait()
+    kept = head.lines(name)
+    with (head.group / "soak" / name / "samples.jsonl").open("a") as handle:
+        handle.write('{"time": 17')  # it was killed while it wrote
+    assert head.gb10("soak", "status").out.splitlines()[1] == "It does not run now. The agent starts it again when it starts itself."
+    head.gb10("soak", "resume")
+    head.wait(name, 62)
+    head.engine.plant["step"] = len(head.engine.served)
+    head.engine.bad.append(1)
+    head.wait(name, 100)
+    found = json.loads(head.gb10("soak", "stop", "--json").out)
+    assert found["changed"]
+    assert not json.loads(head.gb10("soak", "stop", "--json").out)["changed"]
+    assert head.unit.wait() == 0
+    lines = head.lines(name)
+    assert lines[: len(kept)] == kept
+    assert [bool(each["gap"]) for each in lines].index(True) == len(kept), "the first sample of the second process"
+    assert lines[-1]["requests"] >= 0.9 * len(head.engine.served), "requests are counted on"
+    assert found["verdict"] == "failed"
+    parts = ["1 of ", "fell by 2.0 GiB in one step at ", " MiB a request (", "Decode speed falls "]
+    assert [sum(part in each for each in found["findings"]) for part in parts] == [1, 1, 1, 1], found["findings"]
+    assert len(found["findings"]) == 4
+    leak = next(each for each in found["findings"] if "MiB a request" in each)
+    assert 4.5 < float(leak.partition("Available memory of rank 0 on lab-1 falls ")[2].split()[0]) < 5.5
+    assert leak.endswith(": the UCX pair is not set (UCX_MEM_MMAP_HOOK_MODE, UCX_RCACHE_MAX_UNRELEASED).")
+    assert "The last error: HTTP 500: EngineDeadError " in found["findings"][0]
+    assert KEY not in "".join(path.read_text() for path in (head.group / "soak" / name).iterdir())
+    assert head.gb10("soak", "verdict", code=2).out.splitlines()[0].endswith(": failed.")
+
+
+def test_a_soak_ends_by_itself_and_status_and_records_have_its_receipt(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = head.start("--hours=0.0003")
+    assert head.unit.wait() == 0
+    assert head.lines(name)[-1]["seconds"] >= 1.08
+    shown = json.loads(head.gb10("soak", "verdict", name, "--json").out)
+    assert (shown["state"], shown["release"], shown["gaps"]) == ("ended", "abc", 0)
+    assert look.records(str(head.group))["soaks"] == [{key: value for key, value in shown.items() if key not in ("state", "changed", "lines", "compared")}]
+    table = head.gb10("soak", "verdict", name, name).out.splitlines()
+    assert table[1].split() == [name, name]
+    assert any(line.split() == ["release", "abc", "abc"] for line in table)
+    seen = {"containers": [], "current": "abc", "memory": {}, "releases": [], "engine_error": "", "processes": {}, "receipt": {}, "stopped": ""}
+    monkeypatch.setattr(look, "in_short", lambda *_arguments, **_more: seen)
+    monkeypatch.setattr(commands.Group, "call", lambda *_arguments, **_more: {**seen, "desired": {}, "outcome": {}, "watch": {}})
+    assert f"pair1: {shown['sentence'].partition(': ')[2]}" in head.gb10("status", "--no-completion", code=2).out
+
+
+def test_an_outage_is_a_gap_and_another_release_ends_the_soak(head: Head) -> None:
+    name = head.start("--hours=12")
+    head.wait(name, 3)
+    head.containers = []
+    until(lambda: head.lines(name)[-1]["gap"] == "rank 0 on lab-1 did not run")
+    head.containers = [{**CONTAINER, "id": "c2"}]
+    until(lambda: not head.lines(name)[-1]["gap"])
+    assert {each["gap"] for each in head.lines(name)} == {"", "rank 0 on lab-1 did not run", "the engine was started again"}
+    head.containers = [{**CONTAINER, "labels": {"gb10.cluster.release": "def"}}]
+    assert head.unit.wait() == 0
+    assert json.loads(head.gb10("soak", "status", "--json").out)["gaps"] == 2
+
+
+def test_sigterm_ends_the_process_and_not_the_soak_which_the_agent_starts_again(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = head.start("--hours=12")
+    head.wait(name, 2)
+    head.unit.terminate()
+    assert head.unit.wait() == 0
+    monkeypatch.setattr(service, "run_command", head.command)
+    again = Service(head.service.config, run_dir=str(head.folder / "again"), rank=FakeRank(), actor=FakeActor())
+    again.start()
+    until(lambda: head.commanded[-1] == [protocol.PROGRAM, "soak", "resume"])
+    again.close()
+    head.gb10("soak", "resume")
+    assert head.commanded[-1][-3:] == ["soak", "run", name]
+    assert head.commanded[-1][:2] == ["systemd-run", "--quiet"]
+    head.gb10("soak", "stop")
+    assert head.unit.wait() == 0
+    count = len(head.commanded)
+    head.gb10("soak", "resume")
+    assert len(head.commanded) == count, "a soak that has ended is not started"
+
+
+def test_a_unit_that_does_not_start_is_one_sentence_and_leaves_no_soak(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(soak, "run_command", lambda *_words: (1, "", "Failed to connect to bus"))
+    assert head.gb10("soak", "start", code=1).err == "pair1: systemd-run could not start gb10-soak (Failed to connect to bus).\n"
+    monkeypatch.setattr(soak, "run_command", lambda *_words: (0, "", ""))
+    monkeypatch.setattr(soak, "BEGIN_SECONDS", 0.1)
+    assert "gb10-soak does not run: see `journalctl -u gb10-soak`." in head.gb10("soak", "start", code=1).err
+    assert "there was no soak yet. Start one with `gb10 soak start`." in head.gb10("soak", "status", code=1).err
+    assert "lab-1 keeps no soak x. Kept: none." in head.gb10("soak", "verdict", "x", code=1).err
+    assert "A soak of 0 hours" in head.gb10("soak", "start", "--hours=0", code=1).err
