@@ -73,7 +73,7 @@ def node(rank: int, **more: Any) -> dict[str, Any]:
     )  # fmt: skip
     return {
         "read_at": "2026-11-25T08:00:00Z", "problem": "", "state": "its container runs, 11.2 GiB of memory available", "receipts": [], "events": [],
-        "memory": {"day": day, "recent": "", "source": "agent"}, "fabric": {"rails": rails, "problems": []}, "bandwidth": {}, **more,
+        "memory": {"day": day, "recent": "", "source": "agent"}, "fabric": {"rails": rails, "problems": []}, "bandwidth": {}, "soaks": [], **more,
     }  # fmt: skip
 
 

@@ -37,7 +37,8 @@ def cell(value: Any) -> str:
 
 
 def page(results: Sequence[dict[str, Any]], rows: Sequence[tuple[str, str]]) -> str:
-    """Return the page of some results. `rows` are all that there are, as (part, name)."""
+    """Return the page of some results. `rows` are those that a part has today, as (part, name): an earlier one stays as it was measured."""
+    rows = [*rows, *dict.fromkeys((each["part"], each["row"]) for each in results if (each["part"], each["row"]) not in rows)]
     out = TEXT + "".join(sorted({f"- {each['at'][:10]}: {', '.join(dict.fromkeys(each['machine']))}\n" for each in results}))
     for title, parts, columns in TABLES:
         out += f"\n## {title}\n\n| row | {' | '.join(columns)} | holds |\n|{'---|' * (len(columns) + 2)}\n"

@@ -18,6 +18,7 @@ MARKUP = "<script>alert(1)</script><svg onload=x>"
 BOOT = report_pages.boot("9b1e61d2a9be", "2026-11-24T10:00:00Z", 12.0, 1990142, 54.9)
 NODE = report_pages.node(0, events=report_pages.events()[:2], receipts=[BOOT])
 GOOD = {key: NODE[key] for key in report_data.RECORDS} | {"bandwidth": report_pages.pair()["nodes"]["spark-2"]["bandwidth"]}
+GOOD["soaks"] = [{"release": BOOT["release"], "hours": 12.0, "verdict": "passed"}]
 GOOD["memory"] = {"recent": ";".join(f"{n} 1 2 3" for n in range(0, 100, 5)), "day": "", "source": "agent"}
 INFO = {"containers": [], "processes": {"fault": ""}, "memory": {}}
 

@@ -29,7 +29,7 @@ def test_a_row_that_failed_is_replaced_and_its_logs_have_facts_in_the_form_of_th
 
 
 def test_a_table_has_the_figures_of_each_machine_and_names_what_did_not_run() -> None:
-    common = {"row": "8 GiB pinned", "at": "2026-11-28T10:00:00Z", "plan": 524288, "engine": 524288}
+    common = {"row": "8 GiB pinned", "part": "f_plan", "at": "2026-11-28T10:00:00Z", "plan": 524288, "engine": 524288}
     found = [{**common, "ok": True, "error": 0.0, "machine": ["H200", "H200"]}, {**common, "ok": False, "error": 2.5, "machine": ["H100"]}]
     text = page(found, [("f_plan", "8 GiB pinned"), ("f_plan", "256 sequences")])
     assert "| 8 GiB pinned | 524288 | 524288 | 0.0 / 2.5 | - | yes / no |\n| 256 sequences | - | - | - | - | not run |\n" in text
