@@ -25,7 +25,8 @@ TABLES: list[tuple[str, str, dict[str, str]]] = [
     ("Recovery", "e", {"noticed": "noticed", "serves again": "back", "class": "class", "starts": "starts", "W, % of both GPUs": "gpu"}),
     ("The estimate of the KV pool", "f", {"estimate, tokens": "plan", "engine, tokens": "engine", "error in %": "error", "GiB": "available"}),
     ("Compile caches", "g", {"boots": "boots"}),
-    ("Speed", "hi", {"bench.yml, tok/s": "bench", "by hand": "by hand", "TTFT ms": "ttft", "drafts": "speculation", "requests": "requests"}),
+    ("Speed", "h", {"vllm bench serve by bench.yml of that day, tok/s": "bench", "by hand": "by hand", "TTFT ms": "ttft", "drafts": "speculation"}),
+    ("Soak", "i", {"requests": "requests", "verdict": "sentence", "findings": "findings"}),
 ]  # fmt: skip
 
 
