@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._bench import cases, tools
-from ansible_collections.gb10.cluster.plugins.module_utils._bench.levels import Level, compare, level_of
+from ansible_collections.gb10.cluster.plugins.module_utils._bench.levels import RUNS, Level, compare, level_of
 from ansible_collections.gb10.cluster.plugins.module_utils._bench.levels import lines as table_of
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded, redact, text
 from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import run_command
@@ -155,7 +155,8 @@ class Target:
 
     def __init__(self, group: Group, release: Mapping[str, Any]) -> None:
         """Ask the API which model it serves. Raises CommandError."""
-        self.url, self.key = api_probe.api_url({"port": 8000, **release}), api_probe.read_key(look.key_files(group.folder))
+        self.url, self.keys = api_probe.api_url({"port": 8000, **release}), look.key_files(group.folder)
+        self.key = api_probe.read_key(self.keys)
         self.server = api_probe.Server(self.url, self.key, 20.0)
         self.tokenizer = os.path.join(str(release.get("model") or ""), "tokenizer.json")
         if not os.path.exists(tools.PYTHON):
@@ -187,9 +188,31 @@ class Target:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
+    def send(self, level: Level, seconds: float) -> tuple[list[dict[str, Any]], Any]:
+        """Send the requests of a level that no tool sends, and return its rows and what came back. Raises BenchError."""
+
+        def ask(requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+            given = [dict(each) for each in requests]
+            return list(api_probe.ask(self.url, self.keys, given, self.model, len(given), max(1.0, end - time.monotonic()))["replies"])
+
+        runs, end = [], time.monotonic() + seconds
+        for number in range(1 + RUNS):  # the first warms up
+            requests, other = (tools.requests_of(level, os.urandom(4).hex()) for _each in range(2))
+            first = ask([{**other[0], "max_tokens": 1, "body": {}}])[0]["seconds"] if level.concurrency == 1 else 0.0
+            replies = ask(requests)
+            runs += [(requests, replies, first)] if number else []
+        result = [[{key: each[key] for key in ("seconds", "completion_tokens")} for each in replies] for _requests, replies, _first in runs]
+        return tools.own_rows(level, runs), result
+
     def measure(self, level: Level, memory: Memory, seconds: float) -> tuple[list[dict[str, Any]], Any]:
         """Measure one level, and return its rows and the result of its tool. Raises BenchError."""
         before, memory.usage = self.server.page(), None
+        rows, result = self.send(level, seconds) if level.tool == tools.OWN else self.run(level, seconds)
+        memory.take()
+        return rows + tools.share_rows(level, before, self.server.page(), memory.usage), result
+
+    def run(self, level: Level, seconds: float) -> tuple[list[dict[str, Any]], Any]:
+        """Run the tool of a level, and return its rows and its result. Raises BenchError."""
         try:
             with self.folder(level) as folder:
                 argv = tools.argv(level, self.url, self.model, folder, os.geteuid() == 0)
@@ -199,10 +222,8 @@ class Target:
         known = [self.key] if self.key else []
         if code:
             raise cases.BenchError(f"{level.tool}: {redact.without(tools.reason_of(code, err, seconds), known)}")
-        memory.take()
         result = redact.without(out, known)
-        rows = tools.rows_of(level, result) + tools.share_rows(level, before, self.server.page(), memory.usage)
-        return rows, loads(result)
+        return tools.rows_of(level, result), loads(result)
 
 
 def _last_of(name: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

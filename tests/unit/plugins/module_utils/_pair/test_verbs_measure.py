@@ -97,6 +97,25 @@ def test_prompts_of_a_file_are_asked_and_those_of_the_collection_without_one(hea
     assert [asked["requests"][0]["prompt"][:7] for asked in head.asked] == ["One?", "What is"]
 
 
+def test_a_reply_that_differs_while_others_start_and_end_is_bad(head: Head) -> None:
+    alone, changed = "The class keeps a time for each key.", "The class keeps nothing."
+    for again, code in ((alone, 0), (changed, 2)):
+        head.texts = [alone, again, *["Paris."] * 18]
+        _lines, error = head.gb10("--cases=victim", code=code)
+    assert f"at 7 at once, to 'Write a Python class for a cache whose entries expire, then explain each method.': the reply is {changed!r}" in error
+    assert [asked["concurrency"] for asked in head.asked] == [1, 7, 1, 7]
+    assert head.asked[0]["requests"][0] == head.asked[1]["requests"][0], "the same request"
+
+
+def test_staggered_requests_and_a_cold_prompt_with_tools_are_asked_after_another(head: Head) -> None:
+    head.texts = [*["Paris."] * 16, "Lisbon"]
+    found = head.document("--cases=staggered,cold-tools", "--cold-tokens=9000")
+    assert found["passed"]
+    assert [request["after"] for request in head.asked[0]["requests"]] == pytest.approx([0.4 * place for place in range(16)])
+    (cold,) = head.asked[1]["requests"]
+    assert (cold["cold"], cold["prompt_tokens"], bool(cold["body"]["tools"])) == (True, 9000, True)
+
+
 @pytest.mark.parametrize(
     ("words", "prompts", "sentence"),
     [
@@ -105,6 +124,7 @@ def test_prompts_of_a_file_are_asked_and_those_of_the_collection_without_one(hea
         ([], {"prompt": "x"}, "The prompts are not a list."),
         ([], [{"prompt": "x", "max_tokens": "many"}], "Prompt 1 is "),
         (["--prompts=/none"], None, "No such file"),
+        (["--cases=prompts,viktim"], None, "The cases are prompts, viktim; expected are prompts, victim, staggered, cold-tools."),
     ],
 )
 def test_what_is_not_a_prompt_or_a_level_is_refused_without_a_request(head: Head, words: list[str], prompts: object, sentence: str) -> None:
