@@ -116,7 +116,7 @@ def requests_of(level: Level, salt: str) -> list[dict[str, Any]]:
 
 
 def own_rows(level: Level, runs: Sequence[tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]], float]]) -> list[dict[str, Any]]:
-    """Return the rows of runs: requests, their replies, and the seconds of a reply of one token, by which one stream's decode is told from its prefill."""
+    """Return the rows of runs: requests, their replies, and the seconds of a reply of one token, which one stream's decode does without."""
     together, decode = [], []
     for requests, replies, first in runs:
         lost = next((str(each["error"]) for each in replies if not each["ok"]), "")
@@ -177,7 +177,7 @@ def argv(level: Level, url: str, model: str, folder: str, root: bool = True) -> 
 def reason_of(code: int, err: str, seconds: float) -> str:
     """Return why a tool has failed, with the remedy."""
     lines = [line.strip() for line in err.splitlines() if line.strip()]
-    events = [found.get("message") for found in map(_event, lines) if found.get("event") == "error"]
+    events = re.findall(r'^{"event": "error", .*?"message": "((?:[^"\\]|\\.)*)', err, re.MULTILINE)
     reports = [line for line in lines if re.search(r"HTTP \d{3}|[Ee]rror|FAILED|[Ff]ailed", line)]
     last = str((events or reports or lines or ["no message"])[-1])[:300].rstrip(".")
     if code == 124:
@@ -189,18 +189,9 @@ def reason_of(code: int, err: str, seconds: float) -> str:
     return f"{last} (exit code {code})"
 
 
-def _event(line: str) -> Mapping[str, Any]:
-    try:
-        found = loads(line) if line.startswith("{") else {}
-    except ValueError:
-        found = {}
-    return found if isinstance(found, dict) else {}
-
-
 # --- What was measured, as rows.
 
 _NO_PARSER = re.compile(r"tool.call.parser|enable.auto.tool.choice")
-
 _METRIC = {"mean": float, "std": float, "values": [float]}
 #: Quantities, and where they are in a result of llama-benchy.
 _PLACES = {
@@ -217,7 +208,7 @@ _SCORES = {
     "score_percent": "final_score", "graded_percent": "completion_rate", "responsiveness_percent": "responsiveness", "deployability_percent": "deployability",
     "ifeval_prompt_percent": "prompt_accuracy", "ifeval_instruction_percent": "instruction_accuracy",
 }  # fmt: skip
-_SPEC = (("effective_tok_s", "effective_tg_tps", 1), ("acceptance_percent", "acceptance_rate", 100), ("accepted_per_draft", "acceptance_length", 1))
+_SPEC = (("effective_tok_s", "effective_tg_tps", 1), ("acceptance_percent", "acceptance_rate", 100))
 EVAL_RESULT = {
     "error?": str, "config?": {"tg?": int},
     "scores?": {
