@@ -194,7 +194,7 @@ def test_shares_are_those_of_the_level_alone() -> None:
         (1, "Traceback\nModuleNotFoundError: No module named 'numpy'", "its environment is not complete"),
         (1, "Error loading tokenizer\nFalling back to 'gpt2' tokenizer as approximation.\nOSError: offline", "it cannot read tokenizer.json"),
         (1, "Running test\n[Error] Stopping due to error in standard run: HTTP 500: EngineDead\nx\n", "standard run: HTTP 500: EngineDead (exit code 1)"),
-        (2, '{"event": "log"}\n{"event": "error", "error": "http_error", "message": "Server \\"m\\" returned 401."}\n', 'Server \\"m\\" returned 401 (exit code 2)'),
+        (2, '{"event": "log"}\n{"event": "error", "error": "x", "message": "Server \\"m\\" returned 401."}\n', 'Server \\"m\\" returned 401 (exit code 2)'),
         (1, "", "no message (exit code 1)"),
     ],
 )
