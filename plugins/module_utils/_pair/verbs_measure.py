@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
+import glob
 import gzip
 import json
 import os
@@ -150,6 +152,15 @@ class Memory(threading.Thread):
         return self.ranks
 
 
+def _tokenizer_of(model: str) -> str:
+    """Return the tokenizer in a model's folder, a plain one or one of the hub's cache. Raises OSError without one, also if a link leads out of the folder."""
+    found = [f"{model}/tokenizer.json", *sorted(glob.glob(f"{glob.escape(model)}/snapshots/*/tokenizer.json"), key=os.path.getmtime, reverse=True)]
+    for path in found:
+        if os.path.isfile(path) and os.path.realpath(path).startswith(f"{os.path.realpath(model)}/"):
+            return path
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), found[0])
+
+
 class Target:
     """The model that serves, and the tools that measure it from this node."""
 
@@ -158,7 +169,7 @@ class Target:
         self.url, self.keys = api_probe.api_url({"port": 8000, **release}), look.key_files(group.folder)
         self.key = api_probe.read_key(self.keys)
         self.server = api_probe.Server(self.url, self.key, 20.0)
-        self.tokenizer = os.path.join(str(release.get("model") or ""), "tokenizer.json")
+        self.weights = str(release.get("model") or "")
         if not os.path.exists(tools.PYTHON):
             raise CommandError(f"{group.host} has no measuring tools in {tools.FOLDER}. Run playbooks/bench.yml, which installs them.")
         status, page = self.server.call("GET", "/v1/models")
@@ -171,9 +182,9 @@ class Target:
     @contextlib.contextmanager
     def folder(self, level: Level) -> Iterator[str]:
         """Make the only folder that a tool writes to, with what it reads. Raises OSError."""
-        folder = tempfile.mkdtemp(prefix="gb10-bench-", dir=SCRATCH)
         given = [("data/ifeval/prompts.jsonl", tools.IFEVAL)] if level.case == "ifeval" else []
-        given += [("tokenizer.json", self.tokenizer), (tools.BOOK_PLACE, tools.BOOK)] if level.tool == tools.BENCHY else []
+        given += [("tokenizer.json", _tokenizer_of(self.weights)), (tools.BOOK_PLACE, tools.BOOK)] if level.tool == tools.BENCHY else []
+        folder = tempfile.mkdtemp(prefix="gb10-bench-", dir=SCRATCH)
         try:
             for name, source in given:
                 place, content = os.path.join(folder, name), bounded.data(source)

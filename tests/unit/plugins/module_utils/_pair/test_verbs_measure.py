@@ -239,6 +239,21 @@ def test_a_tool_measures_with_tokenizer_text_and_key_and_leaves_nothing(measured
     assert any(line.startswith("pp64 tg16 c1  prefill ") for line in found["lines"])
 
 
+def test_a_tokenizer_of_the_cache_of_the_hub_is_read_and_one_outside_the_model_is_not(measured: Bench) -> None:
+    snapshot, blobs = measured.folder / "snapshots/abc", measured.folder / "blobs"
+    for folder in (snapshot, blobs):
+        folder.mkdir(parents=True)
+    (measured.folder / "tokenizer.json").rename(blobs / "1")
+    (snapshot / "tokenizer.json").symlink_to("../../blobs/1")
+    measured.install("llama_benchy.__main__")
+    found, _error = measured.bench(levels=[LEVEL])
+    assert "'a tokenizer'" in found["results"][0]["result"]["model"]
+    for place in (snapshot, measured.folder):
+        (place / "tokenizer.json").unlink(missing_ok=True)
+        (place / "tokenizer.json").symlink_to("/etc/passwd")
+    assert measured.bench(code=2, levels=[LEVEL])[1].startswith("pair1: pp64 tg16 c1 needs ")
+
+
 def test_published_and_last_figures_of_a_level_stand_next_to_its_own(measured: Bench) -> None:
     measured.bench(levels=[LEVEL])
     found, _error = measured.bench()
