@@ -80,21 +80,10 @@ def progress(number: int, levels: Sequence[Level], left: float) -> str:
 # --- Levels that no tool sends, as the scripts of the seeds did: requests of one kind, all at once or one after another.
 
 _EVERY = re.compile(r"every ([\d.]{1,9}) s")
-_MODULE = '''
-
-class Shelf:
-    """Boxes by number, the heaviest at the bottom."""
-
-    def __init__(self, places: int) -> None:
-        self.places, self.boxes = places, {}
-
-    def put(self, number: int, weight: float) -> bool:
-        """Put a box on the shelf, and return whether there was a place."""
-        if len(self.boxes) >= self.places:
-            return False
-        self.boxes[number] = weight
-        return True
-'''
+_MODULE = (
+    '\n\ndef put(boxes: dict[int, float], number: int, weight: float, places: int) -> bool:\n    """Put a box on the shelf, and return whether there was a place."""'
+    "\n    if len(boxes) >= places:\n        return False\n    boxes[number] = weight\n    return True\n"
+)
 _TOPICS = ("tides", "bridges", "bread", "glass", "maps", "clocks", "wool", "salt", "kites", "wells", "ferries", "paper")
 OWN_CASES = ("code", "chat", "topics")
 

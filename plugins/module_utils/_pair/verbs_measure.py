@@ -204,7 +204,10 @@ class Target:
 
         def ask(requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             given = [dict(each) for each in requests]
-            return list(api_probe.ask(self.url, self.keys, given, self.model, len(given), max(1.0, end - time.monotonic()))["replies"])
+            found = api_probe.ask(self.url, self.keys, given, self.model, len(given), max(1.0, end - time.monotonic()))
+            if not found["models"]:
+                raise cases.BenchError(found["error"] or f"{self.url}/v1/models lists no model")
+            return list(found["replies"])
 
         runs, end = [], time.monotonic() + seconds
         for number in range(1 + RUNS):  # the first warms up

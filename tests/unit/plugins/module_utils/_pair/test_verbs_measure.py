@@ -254,6 +254,21 @@ def test_a_tokenizer_of_the_cache_of_the_hub_is_read_and_one_outside_the_model_i
     assert measured.bench(code=2, levels=[LEVEL])[1].startswith("pair1: pp64 tg16 c1 needs ")
 
 
+def test_a_level_that_no_tool_sends_is_sent_four_times_and_a_server_that_is_gone_is_named(measured: Bench) -> None:
+    reply = {"ok": True, "completion_tokens": 16, "seconds": 0.5, "error": ""}
+    asked, level = list[list[str]](), {"tool": "gb10", "case": "code", "output": 16}
+
+    def ask(_url: str, _files: object, requests: list[dict[str, Any]], *_more: object) -> dict[str, Any]:
+        asked.append([each["prompt"] for each in requests])
+        return {"models": ["m"] * (len(asked) <= 8), "error": "it is gone", "replies": [reply for _each in requests]}
+
+    measured.patch.setattr(api_probe, "ask", ask)
+    found, _error = measured.bench(levels=[level])
+    assert [(row["quantity"], row["runs"]) for row in found["rows"][:1]] == [("aggregate_tok_s", [32.0] * 3)]
+    assert len({prompt for prompts in asked for prompt in prompts}) == 8, "a warm-up and three runs, each after a reply of one token"
+    assert measured.bench(code=2, levels=[level])[1] == "pair1: it is gone.\n"
+
+
 def test_published_and_last_figures_of_a_level_stand_next_to_its_own(measured: Bench) -> None:
     measured.bench(levels=[LEVEL])
     found, _error = measured.bench()
