@@ -81,7 +81,7 @@ def progress(number: int, levels: Sequence[Level], left: float) -> str:
 
 _EVERY = re.compile(r"every ([\d.]{1,9}) s")
 _MODULE = (
-    '\n\ndef put(boxes: dict[int, float], number: int, weight: float, places: int) -> bool:\n    """Put a box on the shelf, and return whether there was a place."""'
+    '\n\ndef put(boxes: dict[int, float], number: int, weight: float, places: int) -> bool:\n    """Put a box on the shelf, if there is a place."""'
     "\n    if len(boxes) >= places:\n        return False\n    boxes[number] = weight\n    return True\n"
 )
 _TOPICS = ("tides", "bridges", "bread", "glass", "maps", "clocks", "wool", "salt", "kites", "wells", "ferries", "paper")
