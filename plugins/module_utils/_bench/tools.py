@@ -17,7 +17,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import lo
 from ansible_collections.gb10.cluster.plugins.module_utils._core.text import duration
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import measures
 
-SCHEMA = "gb10.cluster/bench/2"
+SCHEMA, PLAN = "gb10.cluster/bench/2", "gb10.cluster/text/1"
 BENCHY, EVAL, OWN = "llama-benchy", "tool-eval-bench", "gb10"
 #: Of the role `bench`: the environment of both tools, the text of the prompts, and the prompts of IFEval that an owner has put there.
 FOLDER = "/opt/gb10-bench"
@@ -70,6 +70,12 @@ def unfit(level: Level, context: int | None, left: float) -> str:
     if context and tokens > context:
         return f"it needs {tokens:,} tokens, and the context is {context:,}"
     return "" if seconds(level) <= left else "it does not fit into the time of the suite (bench_budget)"
+
+
+def estimate(levels: Sequence[Level], context: int | None, budget: float) -> str:
+    """Return the phrase about what is measured, and for how long."""
+    fits = [level for level in levels if not unfit(level, context, budget)]
+    return f"about {duration(min(budget, sum(map(seconds, fits))))} for {', '.join(level.name for level in fits) or 'no level'}"
 
 
 def progress(number: int, levels: Sequence[Level], left: float) -> str:

@@ -264,8 +264,11 @@ def bench(group: Group, options: argparse.Namespace) -> int:
         levels = tools.plan(options.suite, asked, given.get("levels") or [], published, target.context or 1 << 62, int(streams or 1))
     except cases.BenchError as error:
         raise CommandError(f"{error}.") from error
-    memory, rows, results, notes, ended = Memory(group, target.server), list[dict[str, Any]](), list[dict[str, Any]](), list[str](), ""
     start, budget = time.monotonic(), options.budget or tools.BUDGETS["seed" if given.get("levels") else options.suite]
+    if options.plan:
+        answer(options, {"schema": tools.PLAN, "group": group.name, "lines": [f"{group.name}: {tools.estimate(levels, target.context, budget)}."]}, [])
+        return 0
+    memory, rows, results, notes, ended = Memory(group, target.server), list[dict[str, Any]](), list[dict[str, Any]](), list[str](), ""
     _print(options, ["", tools.title(found), ""])
     memory.start()
     try:

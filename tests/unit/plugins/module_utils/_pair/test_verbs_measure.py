@@ -254,6 +254,12 @@ def test_a_tokenizer_of_the_cache_of_the_hub_is_read_and_one_outside_the_model_i
     assert measured.bench(code=2, levels=[LEVEL])[1].startswith("pair1: pp64 tg16 c1 needs ")
 
 
+def test_what_would_be_measured_is_reported_without_a_measurement(measured: Bench) -> None:
+    found, _error = measured.bench("--plan", levels=[LEVEL, {**LEVEL, "depth": 9000}])
+    assert found["lines"] == ["pair1: about 4 s for pp64 tg16 c1."]
+    assert not measured.calls
+
+
 def test_a_level_that_no_tool_sends_is_sent_four_times_and_a_server_that_is_gone_is_named(measured: Bench) -> None:
     reply = {"ok": True, "completion_tokens": 16, "seconds": 0.5, "error": ""}
     asked, level = list[list[str]](), {"tool": "gb10", "case": "code", "output": 16}
