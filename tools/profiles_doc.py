@@ -450,7 +450,7 @@ def figure_tables(figures: Sequence[levels.Figure]) -> dict[str, Any]:
     kinds = [("runnable" if each.can_be_run else "at_boot" if each.measured_by else "others") for each in figures]
     cases = [(tool, f"`{case}`" if case else "", text) for tool, known in levels.CASES.items() for case, text in known.items()]
     quantities = [(f"`{name}`", *each[:2], "higher" if each.higher else "lower") for name, each in levels.QUANTITIES.items()]
-    rows = {"cases": cases, "quantities": quantities}
+    rows: dict[str, list[tuple[str, ...]]] = {"cases": [*cases], "quantities": [*quantities]}
     return {
         **{kind: kinds.count(kind) for kind in ("runnable", "at_boot", "others")},
         **{key: "\n".join(markdown_table((), found)[2:]) for key, found in rows.items()},

@@ -72,6 +72,7 @@ SETTINGS = {
     "bench suite": "bench_suite",
     "bench levels": "bench_levels",
     "bench folder": "gb10_bench",
+    "pip arguments": "bench_pip_arguments",
     "receipts": "gb10_receipts",
     "evidence": "gb10_evidence",
     "rail mtu": "roce_mtu",

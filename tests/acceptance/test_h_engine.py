@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from acceptance.commands import SERVING, tags
-from acceptance.owner import REPO, Owner, wait_for
+from acceptance.owner import INSTANCE, REPO, Owner, wait_for
 
 SENTENCES = {
     "The capital of France is": " Paris.",
@@ -64,7 +65,7 @@ def test_the_real_engine_goes_back_to_the_last_good_release(serving: Owner) -> N
     assert serving.releases() == good
 
 
-LEVELS = [{"tool": "llama-benchy", "prompt": 256, "output": 32, "depth": 0, "concurrency": streams, "runs": 3} for streams in (1, 2)]
+LEVELS = [{"tool": "llama-benchy", "prompt": 256, "output": 32, "depth": 0, "concurrency": streams} for streams in (1, 2)]
 #: The same levels as a user types them on the head, with the text from a server of their own, and one of them with the benchmark of the image.
 BY_HAND = (
     "cd $(mktemp -d) && gzip -dc /opt/gb10-bench/book.txt.gz >book.txt; python3 -m http.server 8099 --bind 127.0.0.1 >/dev/null 2>&1 & text=$!; sleep 1;"
@@ -79,10 +80,22 @@ OF_THE_IMAGE = (
 )
 
 
-def test_bench_measures_the_real_engine_as_its_tool_does_by_hand(serving: Owner) -> None:
+@pytest.fixture(scope="module")
+def wheels(real: Owner, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Put the wheels of the tools on the head, whose PyPI may not be this machine's, and return the arguments of pip."""
+    folder, lock = tmp_path_factory.mktemp("wheels"), str(REPO / "roles/bench/files/requirements.lock")
+    options = ["--quiet", "--no-deps", "--require-hashes", "--only-binary=:all:", "--python-version", "3.13", "--dest", str(folder)]
+    subprocess.run([sys.executable, "-m", "pip", "download", *options, "--requirement", lock], check=True)
+    real.on(1, "mkdir -p /srv/wheels")
+    subprocess.run(["docker", "cp", f"{folder}/.", f"gb10-lab{INSTANCE}-1:/srv/wheels"], check=True)
+    return "--no-index --find-links=/srv/wheels"
+
+
+def test_bench_measures_the_real_engine_as_its_tool_does_by_hand(serving: Owner, wheels: str) -> None:
     folder = serving.folder / "bench"
-    serving.run("bench", bench_levels=LEVELS, bench_folder=str(folder)).passed().shows(r"pp256 \(c1\) +prefill", r"tg32 \(c2\) +decode, all streams")
-    assert serving.run("bench", bench_levels=LEVELS, bench_folder=str(folder)).passed().changes == set(), "the tools are installed once"
+    given: dict[str, Any] = {"bench_levels": LEVELS, "bench_folder": str(folder), "pip_arguments": wheels}
+    serving.run("bench", **given).passed().shows(r"pp256 tg32 c1 +prefill", r"pp256 tg32 c2 +aggregate")
+    assert serving.run("bench", **given).passed().changes == set(), "the tools are installed once"
     figures = sorted(folder.glob("pair1-*Z.json"))
     ours = {row["concurrency"]: row for row in json.loads(figures[-1].read_text(encoding="utf-8"))["rows"] if row["quantity"] == "decode_tok_s"}
     own = json.loads(figures[-1].with_suffix(".1.llama-benchy.json").read_text(encoding="utf-8"))
@@ -95,10 +108,11 @@ def test_bench_measures_the_real_engine_as_its_tool_does_by_hand(serving: Owner)
     assert serving.serves()
 
 
-def test_tool_calls_are_scored_or_the_missing_parser_is_named(serving: Owner) -> None:
+def test_tool_calls_are_scored_or_the_missing_parser_is_named(serving: Owner, wheels: str) -> None:
     """The lab's model fails each scenario. Without a parser of tool calls the engine refuses them."""
     folder = serving.folder / "tools"
-    serving.run("bench", bench_suite="tools", bench_folder=str(folder)).failed("enable-auto-tool-choice", "tool-call-parser", "engine.args")
+    given: dict[str, Any] = {"bench_suite": "tools", "bench_folder": str(folder), "pip_arguments": wheels}
+    serving.run("bench", **given).failed("enable-auto-tool-choice", "tool-call-parser", "engine.args")
     serving.run("bring up", *ONLY_SERVING, extra_arguments={"enable-auto-tool-choice": True, "tool-call-parser": "hermes"}).passed()
-    serving.run("bench", bench_suite="tools", bench_folder=str(folder)).passed().shows(r"tool-eval-bench short +score")
+    serving.run("bench", **given).passed().shows(r"tool-eval-bench short +score")
     assert any(folder.glob("pair1-*.1.tool-eval-bench.json"))

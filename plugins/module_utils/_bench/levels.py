@@ -261,7 +261,7 @@ Key = tuple[Level, str]
 
 def usable(rows: Any) -> list[Mapping[str, Any]]:
     """Return the measured rows among what a file has."""
-    out = []
+    out: list[Mapping[str, Any]] = []
     for each in rows if isinstance(rows, (list, tuple)) else ():
         if isinstance(each, Mapping) and finite(each.get("mean")) is not None and isinstance(each.get("runs"), (list, tuple)):
             quantity = CATEGORIES.get(str(each["of"])) if each.get("of") else each.get("quantity")
@@ -299,7 +299,7 @@ def compare(rows: Any, published: Sequence[Mapping[str, Any]] | None = None, las
     A figure is compared if its level and its quantity are those of the row, exactly. A figure with a remark is of another system than the profile's: its
     difference is shown and not marked.
     """
-    known: dict[Key, list[Figure]] = {}
+    known: dict[Key, list[Figure | None]] = {}
     for each in figures(published):
         if each.can_be_run:
             known.setdefault((each.level, each.quantity), []).append(each)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,8 +17,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import lo
 from ansible_collections.gb10.cluster.plugins.module_utils._core.text import duration
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import measures
 
-SCHEMA = "gb10.cluster/bench/2"
-BENCHY, EVAL = "llama-benchy", "tool-eval-bench"
+SCHEMA, PLAN = "gb10.cluster/bench/2", "gb10.cluster/text/1"
+BENCHY, EVAL, OWN = "llama-benchy", "tool-eval-bench", "gb10"
 #: Of the role `bench`: the environment of both tools, the text of the prompts, and the prompts of IFEval that an owner has put there.
 FOLDER = "/opt/gb10-bench"
 PYTHON, BOOK, IFEVAL = f"{FOLDER}/venv/bin/python", f"{FOLDER}/book.txt.gz", f"{FOLDER}/ifeval.jsonl"
@@ -46,30 +47,81 @@ def plan(name: str, cases: Sequence[str], given: Any, published: Any, context: i
     asked = [Level(EVAL, case) for case in cases]
     found = [level_of(each) for each in given] or (asked if name == "tools" else suite(name, published, context, streams) + asked * (name == "full"))
     found = [Level(EVAL, "spec") if each.tool == EVAL and each.case in SPEC else each for each in found]
-    strange = [each for each in found if not (_benchy(each) or (each.tool == EVAL and each.case in CASES))] if given or name == "tools" else []
+    strange = [each for each in found if not _known(each)] if given or name == "tools" else []
     if strange or not found:
         level = f"The level {strange[0].name} is not known" if strange else f"The suite {name} has no levels: nothing of the profile's source can be measured"
         raise BenchError(f"{level}. Use {BENCHY} with prompt, output, depth and concurrency, or {EVAL} with case ({', '.join(CASES)})")
     return list(dict.fromkeys(found))
 
 
-def _benchy(level: Level) -> bool:
+def _known(level: Level) -> bool:
+    if level.tool == EVAL:
+        return level.case in CASES
+    if level.tool == OWN:
+        return level.case in OWN_CASES and min(level.output, level.concurrency) > 0 and (level.arrivals == AT_ONCE or bool(_EVERY.fullmatch(level.arrivals)))
     return level.tool == BENCHY and level.arrivals == AT_ONCE and min(level.prompt, level.output, level.concurrency) > 0 <= level.depth
 
 
 def unfit(level: Level, context: int | None, left: float) -> str:
     """Return why a level is left out; empty if it is measured."""
-    if not (_benchy(level) or level.tool == EVAL):
-        return "no tool of the role bench sends it"
+    if not _known(level):
+        return "no tool sends it"
     tokens = level.prompt + level.depth + level.output
     if context and tokens > context:
         return f"it needs {tokens:,} tokens, and the context is {context:,}"
     return "" if seconds(level) <= left else "it does not fit into the time of the suite (bench_budget)"
 
 
+def estimate(levels: Sequence[Level], context: int | None, budget: float) -> str:
+    """Return the phrase about what is measured, and for how long."""
+    fits = [level for level in levels if not unfit(level, context, budget)]
+    return f"about {duration(min(budget, sum(map(seconds, fits))))} for {', '.join(level.name for level in fits) or 'no level'}"
+
+
 def progress(number: int, levels: Sequence[Level], left: float) -> str:
     """Return the line before a level, of which this is the number, with the time that is left."""
     return f"{number} of {len(levels)}: {levels[number - 1].name}, about {duration(min(left, sum(map(seconds, levels[number - 1 :]))))} left"
+
+
+# --- Levels that no tool sends, as the scripts of the seeds did: requests of one kind, all at once or one after another.
+
+_EVERY = re.compile(r"every ([\d.]{1,9}) s")
+_MODULE = (
+    '\n\ndef put(boxes: dict[int, float], number: int, weight: float, places: int) -> bool:\n    """Put a box on the shelf, if there is a place."""'
+    "\n    if len(boxes) >= places:\n        return False\n    boxes[number] = weight\n    return True\n"
+)
+_TOPICS = ("tides", "bridges", "bread", "glass", "maps", "clocks", "wool", "salt", "kites", "wells", "ferries", "paper")
+OWN_CASES = ("code", "chat", "topics")
+
+
+def requests_of(level: Level, salt: str) -> list[dict[str, Any]]:
+    """Return the requests of a run, as api_probe takes them. No two prompts begin alike."""
+    every, out = _EVERY.fullmatch(level.arrivals), []
+    for place in range(level.concurrency):
+        mark = f"{salt}{place}"
+        if level.case == "code":
+            source = _MODULE * max(1, 4 * level.prompt // len(_MODULE))  # a token has about four characters
+            asked: dict[str, Any] = {"prompt": f"# {mark}{source}", "body": {"min_tokens": level.output, "ignore_eos": True}}
+        elif level.case == "chat":
+            asked = {"chat": True, "prompt": f"{' '.join(f'{mark}{word}' for word in range(420))}\nWrite a note in English on how two machines share work."}
+        else:
+            asked = {"chat": True, "prompt": f"{mark}: write four sentences about {_TOPICS[place % len(_TOPICS)]}.", "body": {"temperature": 0.7}}
+        out.append({**asked, "max_tokens": level.output, "after": place * float(every[1]) if every else 0.0})
+    return out
+
+
+def own_rows(level: Level, runs: Sequence[tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]], float]]) -> list[dict[str, Any]]:
+    """Return the rows of runs: requests, their replies, and the seconds of a reply of one token, which one stream's decode does without."""
+    together, decode = [], []
+    for requests, replies, first in runs:
+        lost = next((str(each["error"]) for each in replies if not each["ok"]), "")
+        if lost:
+            raise BenchError(f"{level.name}: {lost[:300]}")
+        tokens, end = sum(each["completion_tokens"] for each in replies), max(asked["after"] + each["seconds"] for asked, each in zip(requests, replies))
+        together.append(tokens / max(end, 0.001))
+        decode.append((tokens - 1) / max(end - first, 0.001))
+    shares = [each / level.concurrency for each in together]
+    return [_row(level, "aggregate_tok_s", together), _row(level, "share_tok_s", shares) if level.concurrency > 1 else _row(level, "decode_tok_s", decode)]
 
 
 # --- The command.
@@ -120,7 +172,7 @@ def argv(level: Level, url: str, model: str, folder: str, root: bool = True) -> 
 def reason_of(code: int, err: str, seconds: float) -> str:
     """Return why a tool has failed, with the remedy."""
     lines = [line.strip() for line in err.splitlines() if line.strip()]
-    events = [found.get("message") for found in map(_event, lines) if found.get("event") == "error"]
+    events = re.findall(r'^{"event": "error", .*?"message": "((?:[^"\\]|\\.)*)', err, re.MULTILINE)
     reports = [line for line in lines if re.search(r"HTTP \d{3}|[Ee]rror|FAILED|[Ff]ailed", line)]
     last = str((events or reports or lines or ["no message"])[-1])[:300].rstrip(".")
     if code == 124:
@@ -132,18 +184,9 @@ def reason_of(code: int, err: str, seconds: float) -> str:
     return f"{last} (exit code {code})"
 
 
-def _event(line: str) -> Mapping[str, Any]:
-    try:
-        found = loads(line) if line.startswith("{") else {}
-    except ValueError:
-        found = {}
-    return found if isinstance(found, dict) else {}
-
-
 # --- What was measured, as rows.
 
 _NO_PARSER = re.compile(r"tool.call.parser|enable.auto.tool.choice")
-
 _METRIC = {"mean": float, "std": float, "values": [float]}
 #: Quantities, and where they are in a result of llama-benchy.
 _PLACES = {
@@ -160,7 +203,7 @@ _SCORES = {
     "score_percent": "final_score", "graded_percent": "completion_rate", "responsiveness_percent": "responsiveness", "deployability_percent": "deployability",
     "ifeval_prompt_percent": "prompt_accuracy", "ifeval_instruction_percent": "instruction_accuracy",
 }  # fmt: skip
-_SPEC = (("effective_tok_s", "effective_tg_tps", 1), ("acceptance_percent", "acceptance_rate", 100), ("accepted_per_draft", "acceptance_length", 1))
+_SPEC = (("effective_tok_s", "effective_tg_tps", 1), ("acceptance_percent", "acceptance_rate", 100))
 EVAL_RESULT = {
     "error?": str, "config?": {"tg?": int},
     "scores?": {
@@ -171,17 +214,18 @@ EVAL_RESULT = {
 }  # fmt: skip
 #: Counters of /metrics of which a level has its share: quantity, part, whole.
 _SHARES = (
-    ("acceptance_percent", "vllm:spec_decode_num_accepted_tokens_total", "vllm:spec_decode_num_draft_tokens_total"),
-    ("cache_hit_percent", "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"),
+    ("acceptance_percent", "vllm:spec_decode_num_accepted_tokens_total", "vllm:spec_decode_num_draft_tokens_total", 100),
+    ("accepted_per_draft", "vllm:spec_decode_num_accepted_tokens_total", "vllm:spec_decode_num_drafts_total", 1),
+    ("cache_hit_percent", "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total", 100),
 )  # fmt: skip
 _USAGE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
 
 
 def _row(level: Level, quantity: str, values: Sequence[float], mean: float | None = None, spread: float | None = None) -> dict[str, Any]:
-    average = sum(values) / len(values) if mean is None else mean
+    average, off = statistics.fmean(values) if mean is None else mean, statistics.pstdev(values) if spread is None else spread
     return {
         **level._asdict(), "quantity": quantity, "runs": [round(value, 3) for value in values], "mean": round(average, 3),
-        "spread": None if len(values) < 2 or spread is None else round(spread, 3),
+        "spread": round(off, 3) if len(values) > 1 else None,
     }  # fmt: skip
 
 
@@ -234,12 +278,11 @@ def _eval_rows(level: Level, found: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def share_rows(level: Level, before: str, after: str, usage: float | None) -> list[dict[str, Any]]:
     """Return the shares of a level by the /metrics pages before and after it, and by the highest use of the KV cache. They are those of the whole server."""
-    names = [name for _quantity, *pair in _SHARES for name in pair]
+    names = [name for _quantity, *pair, _factor in _SHARES for name in pair]
     first, last = measures.sums_of(before, names), measures.sums_of(after, names)
     grown = {name: last.get(name, 0.0) - first.get(name, 0.0) for name in names}
-    shares = [(quantity, grown[part] / grown[whole]) for quantity, part, whole in _SHARES if grown[whole] > 0]
-    shares += [] if usage is None else [("kv_usage_percent", usage)]
-    return [_row(level, quantity, [100 * share]) for quantity, share in shares]
+    shares = [(quantity, factor * grown[part] / grown[whole]) for quantity, part, whole, factor in _SHARES if grown[whole] > 0]
+    return [_row(level, quantity, [share]) for quantity, share in shares] + ([] if usage is None else [_row(level, "kv_usage_percent", [100 * usage])])
 
 
 def kv_usage(page: str) -> float | None:

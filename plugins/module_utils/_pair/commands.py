@@ -290,6 +290,7 @@ COMMANDS: dict[str, tuple[str, str, list[Argument]]] = {
         _JSON, (("--suite",), {"default": "quick", "choices": ["quick", "seed", "full", "tools"], "help": "what is measured (%(default)s)"}),
         (("--cases",), {"default": "short", "metavar": "NAME,NAME", "help": "of tool-eval-bench: short, whole, hard, ifeval, needle, spec (%(default)s)"}),
         (("--given",), {"default": "", "metavar": "FILE", "help": "JSON with levels, and profile and its published figures; - reads standard input"}),
+        _flag("--plan", argparse.SUPPRESS),  # what would be measured, for a playbook
         _number("--budget", default=0, text="seconds that the suite may take; 0 is the suite's own"),
         _number("--memory-floor", default=4.0, text="GiB of MemAvailable of a rank below which no other level starts"),
     ]),

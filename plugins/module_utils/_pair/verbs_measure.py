@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
+import glob
 import gzip
 import json
 import os
@@ -19,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._bench import cases, tools
-from ansible_collections.gb10.cluster.plugins.module_utils._bench.levels import Level, compare, level_of
+from ansible_collections.gb10.cluster.plugins.module_utils._bench.levels import RUNS, Level, compare, level_of
 from ansible_collections.gb10.cluster.plugins.module_utils._bench.levels import lines as table_of
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded, redact, text
 from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import run_command
@@ -150,14 +152,24 @@ class Memory(threading.Thread):
         return self.ranks
 
 
+def _tokenizer_of(model: str) -> str:
+    """Return the tokenizer in a model's folder, a plain one or one of the hub's cache. Raises OSError without one, also if a link leads out of the folder."""
+    found = [f"{model}/tokenizer.json", *sorted(glob.glob(f"{glob.escape(model)}/snapshots/*/tokenizer.json"), key=os.path.getmtime, reverse=True)]
+    for path in found:
+        if os.path.isfile(path) and os.path.realpath(path).startswith(f"{os.path.realpath(model)}/"):
+            return path
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), found[0])
+
+
 class Target:
     """The model that serves, and the tools that measure it from this node."""
 
     def __init__(self, group: Group, release: Mapping[str, Any]) -> None:
         """Ask the API which model it serves. Raises CommandError."""
-        self.url, self.key = api_probe.api_url({"port": 8000, **release}), api_probe.read_key(look.key_files(group.folder))
+        self.url, self.keys = api_probe.api_url({"port": 8000, **release}), look.key_files(group.folder)
+        self.key = api_probe.read_key(self.keys)
         self.server = api_probe.Server(self.url, self.key, 20.0)
-        self.tokenizer = os.path.join(str(release.get("model") or ""), "tokenizer.json")
+        self.weights = str(release.get("model") or "")
         if not os.path.exists(tools.PYTHON):
             raise CommandError(f"{group.host} has no measuring tools in {tools.FOLDER}. Run playbooks/bench.yml, which installs them.")
         status, page = self.server.call("GET", "/v1/models")
@@ -170,9 +182,9 @@ class Target:
     @contextlib.contextmanager
     def folder(self, level: Level) -> Iterator[str]:
         """Make the only folder that a tool writes to, with what it reads. Raises OSError."""
-        folder = tempfile.mkdtemp(prefix="gb10-bench-", dir=SCRATCH)
         given = [("data/ifeval/prompts.jsonl", tools.IFEVAL)] if level.case == "ifeval" else []
-        given += [("tokenizer.json", self.tokenizer), (tools.BOOK_PLACE, tools.BOOK)] if level.tool == tools.BENCHY else []
+        given += [("tokenizer.json", _tokenizer_of(self.weights)), (tools.BOOK_PLACE, tools.BOOK)] if level.tool == tools.BENCHY else []
+        folder = tempfile.mkdtemp(prefix="gb10-bench-", dir=SCRATCH)
         try:
             for name, source in given:
                 place, content = os.path.join(folder, name), bounded.data(source)
@@ -187,9 +199,34 @@ class Target:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
+    def send(self, level: Level, seconds: float) -> tuple[list[dict[str, Any]], Any]:
+        """Send the requests of a level that no tool sends, and return its rows and what came back. Raises BenchError."""
+
+        def ask(requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+            given = [dict(each) for each in requests]
+            found = api_probe.ask(self.url, self.keys, given, self.model, len(given), max(1.0, end - time.monotonic()))
+            if not found["models"]:
+                raise cases.BenchError(found["error"] or f"{self.url}/v1/models lists no model")
+            return list(found["replies"])
+
+        runs, end = [], time.monotonic() + seconds
+        for number in range(1 + RUNS):  # the first warms up
+            requests, other = (tools.requests_of(level, os.urandom(4).hex()) for _each in range(2))
+            first = ask([{**other[0], "max_tokens": 1, "body": {}}])[0]["seconds"] if level.concurrency == 1 else 0.0
+            replies = ask(requests)
+            runs += [(requests, replies, first)] if number else []
+        result = [[{key: each[key] for key in ("seconds", "completion_tokens")} for each in replies] for _requests, replies, _first in runs]
+        return tools.own_rows(level, runs), result
+
     def measure(self, level: Level, memory: Memory, seconds: float) -> tuple[list[dict[str, Any]], Any]:
         """Measure one level, and return its rows and the result of its tool. Raises BenchError."""
         before, memory.usage = self.server.page(), None
+        rows, result = self.send(level, seconds) if level.tool == tools.OWN else self.run(level, seconds)
+        memory.take()
+        return rows + tools.share_rows(level, before, self.server.page(), memory.usage), result
+
+    def run(self, level: Level, seconds: float) -> tuple[list[dict[str, Any]], Any]:
+        """Run the tool of a level, and return its rows and its result. Raises BenchError."""
         try:
             with self.folder(level) as folder:
                 argv = tools.argv(level, self.url, self.model, folder, os.geteuid() == 0)
@@ -199,10 +236,8 @@ class Target:
         known = [self.key] if self.key else []
         if code:
             raise cases.BenchError(f"{level.tool}: {redact.without(tools.reason_of(code, err, seconds), known)}")
-        memory.take()
         result = redact.without(out, known)
-        rows = tools.rows_of(level, result) + tools.share_rows(level, before, self.server.page(), memory.usage)
-        return rows, loads(result)
+        return tools.rows_of(level, result), loads(result)
 
 
 def _last_of(name: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -229,8 +264,11 @@ def bench(group: Group, options: argparse.Namespace) -> int:
         levels = tools.plan(options.suite, asked, given.get("levels") or [], published, target.context or 1 << 62, int(streams or 1))
     except cases.BenchError as error:
         raise CommandError(f"{error}.") from error
-    memory, rows, results, notes, ended = Memory(group, target.server), list[dict[str, Any]](), list[dict[str, Any]](), list[str](), ""
     start, budget = time.monotonic(), options.budget or tools.BUDGETS["seed" if given.get("levels") else options.suite]
+    if options.plan:
+        answer(options, {"schema": tools.PLAN, "group": group.name, "lines": [f"{group.name}: {tools.estimate(levels, target.context, budget)}."]}, [])
+        return 0
+    memory, rows, results, notes, ended = Memory(group, target.server), list[dict[str, Any]](), list[dict[str, Any]](), list[str](), ""
     _print(options, ["", tools.title(found), ""])
     memory.start()
     try:

@@ -72,8 +72,8 @@ def test_what_cannot_be_measured_is_named(arguments: dict[str, Any], text: str) 
         (LEVEL, 60.0, ""),
         (LEVEL._replace(depth=8192), 60.0, "it needs 8,480 tokens, and the context is 8,192"),
         (LEVEL, 1.0, "it does not fit into the time of the suite (bench_budget)"),
-        (Level("gb10", "code"), 60.0, "no tool of the role bench sends it"),
-        (LEVEL._replace(arrivals="every 0.4 s"), 60.0, "no tool of the role bench sends it"),
+        (Level("gb10", "verse", 0, 16), 60.0, "no tool sends it"),
+        (LEVEL._replace(arrivals="every 0.4 s"), 60.0, "no tool sends it"),
     ],
 )
 def test_a_level_that_does_not_fit_is_left_out(level: Level, left: float, reason: str) -> None:
@@ -84,6 +84,31 @@ def test_progress_has_the_time_that_is_left() -> None:
     levels = [LEVEL, SHORT]
     assert tools.progress(2, levels, 1000.0) == "2 of 2: tool-eval-bench short, about 3 min left"
     assert tools.progress(1, levels, 30.0) == "1 of 2: pp256 tg32 @ d512 c2, about 30 s left"
+
+
+# --- levels that no tool sends
+
+
+def test_requests_of_a_level_are_new_in_each_run_and_come_one_after_another() -> None:
+    level = Level("gb10", "code", 512, 256, 0, 3, "every 0.4 s")
+    requests, others = tools.requests_of(level, "a"), tools.requests_of(level, "b")
+    assert [each["after"] for each in requests] == pytest.approx([0, 0.4, 0.8])
+    assert len({each["prompt"][:8] for each in requests + others}) == 6
+    assert {(each["max_tokens"], each["body"]["min_tokens"]) for each in requests} == {(256, 256)}
+    assert 1500 < len(requests[0]["prompt"]) < 2200
+    assert all(each["chat"] for case in ("chat", "topics") for each in tools.requests_of(level._replace(case=case), "a"))
+
+
+def test_all_output_counts_from_the_first_request_to_the_last_reply() -> None:
+    reply = {"ok": True, "completion_tokens": 100, "seconds": 2.0}
+    one, two = [{"after": 0.0}], [{"after": 0.0}, {"after": 0.5}]
+    single = tools.own_rows(Level("gb10", "code", 512, 100), [(one, [{**reply, "seconds": seconds}], 0.5) for seconds in (2.0, 2.48)])
+    assert [(row["quantity"], row["runs"]) for row in single] == [("aggregate_tok_s", [50.0, 40.323]), ("decode_tok_s", [66.0, 50.0])]
+    assert single[1]["spread"] == 8.0
+    both = tools.own_rows(Level("gb10", "chat", 0, 100, 0, 2), [(two, [reply, reply], 0.0)])
+    assert [(row["quantity"], row["mean"]) for row in both] == [("aggregate_tok_s", 80.0), ("share_tok_s", 40.0)]
+    with pytest.raises(BenchError, match="code tg1 c1: HTTP 500"):
+        tools.own_rows(Level("gb10", "code", 0, 1), [(one, [{**reply, "ok": False, "error": "HTTP 500"}], 0.0)])
 
 
 # --- the command
@@ -169,7 +194,7 @@ def test_shares_are_those_of_the_level_alone() -> None:
         (1, "Traceback\nModuleNotFoundError: No module named 'numpy'", "its environment is not complete"),
         (1, "Error loading tokenizer\nFalling back to 'gpt2' tokenizer as approximation.\nOSError: offline", "it cannot read tokenizer.json"),
         (1, "Running test\n[Error] Stopping due to error in standard run: HTTP 500: EngineDead\nx\n", "standard run: HTTP 500: EngineDead (exit code 1)"),
-        (2, '{"event": "log"}\n{"event": "error", "error": "http_error", "message": "Server returned 401."}\n', "Server returned 401 (exit code 2)"),
+        (2, '{"event": "log"}\n{"event": "error", "error": "x", "message": "Server \\"m\\" returned 401."}\n', 'Server \\"m\\" returned 401 (exit code 2)'),
         (1, "", "no message (exit code 1)"),
     ],
 )

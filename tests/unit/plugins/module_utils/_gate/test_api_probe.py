@@ -82,6 +82,13 @@ def test_a_chat_request(server: tuple[type[Handler], str]) -> None:
     assert kind.seen[0]["temperature"] == 0.6
 
 
+def test_a_request_that_is_sent_later_does_not_count_its_pause(server: tuple[type[Handler], str]) -> None:
+    kind, url = server
+    out = api_probe.ask(url, requests=[{"prompt": "late", "after": 0.2}, {"prompt": "early"}], concurrency=2)
+    assert [request["prompt"] for request in kind.seen] == ["early", "late"]
+    assert out["replies"][0]["seconds"] < 0.2
+
+
 def test_the_key_is_read_on_the_node_and_never_returned(server: tuple[type[Handler], str], tmp_path: Path) -> None:
     kind, url = server
     kind.key = "horse-battery"

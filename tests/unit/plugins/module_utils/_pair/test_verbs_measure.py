@@ -97,6 +97,25 @@ def test_prompts_of_a_file_are_asked_and_those_of_the_collection_without_one(hea
     assert [asked["requests"][0]["prompt"][:7] for asked in head.asked] == ["One?", "What is"]
 
 
+def test_a_reply_that_differs_while_others_start_and_end_is_bad(head: Head) -> None:
+    alone, changed = "The class keeps a time for each key.", "The class keeps nothing."
+    for again, code in ((alone, 0), (changed, 2)):
+        head.texts = [alone, again, *["Paris."] * 18]
+        _lines, error = head.gb10("--cases=victim", code=code)
+    assert f"at 7 at once, to 'Write a Python class for a cache whose entries expire, then explain each method.': the reply is {changed!r}" in error
+    assert [asked["concurrency"] for asked in head.asked] == [1, 7, 1, 7]
+    assert head.asked[0]["requests"][0] == head.asked[1]["requests"][0], "the same request"
+
+
+def test_staggered_requests_and_a_cold_prompt_with_tools_are_asked_after_another(head: Head) -> None:
+    head.texts = [*["Paris."] * 16, "Lisbon"]
+    found = head.document("--cases=staggered,cold-tools", "--cold-tokens=9000")
+    assert found["passed"]
+    assert [request["after"] for request in head.asked[0]["requests"]] == pytest.approx([0.4 * place for place in range(16)])
+    (cold,) = head.asked[1]["requests"]
+    assert (cold["cold"], cold["prompt_tokens"], bool(cold["body"]["tools"])) == (True, 9000, True)
+
+
 @pytest.mark.parametrize(
     ("words", "prompts", "sentence"),
     [
@@ -105,6 +124,7 @@ def test_prompts_of_a_file_are_asked_and_those_of_the_collection_without_one(hea
         ([], {"prompt": "x"}, "The prompts are not a list."),
         ([], [{"prompt": "x", "max_tokens": "many"}], "Prompt 1 is "),
         (["--prompts=/none"], None, "No such file"),
+        (["--cases=prompts,viktim"], None, "The cases are prompts, viktim; expected are prompts, victim, staggered, cold-tools."),
     ],
 )
 def test_what_is_not_a_prompt_or_a_level_is_refused_without_a_request(head: Head, words: list[str], prompts: object, sentence: str) -> None:
@@ -217,6 +237,42 @@ def test_a_tool_measures_with_tokenizer_text_and_key_and_leaves_nothing(measured
     assert API_KEY not in json.dumps(found)
     assert list(measured.folder.glob("gb10-bench-*")) == []
     assert any(line.startswith("pp64 tg16 c1  prefill ") for line in found["lines"])
+
+
+def test_a_tokenizer_of_the_cache_of_the_hub_is_read_and_one_outside_the_model_is_not(measured: Bench) -> None:
+    snapshot, blobs = measured.folder / "snapshots/abc", measured.folder / "blobs"
+    for folder in (snapshot, blobs):
+        folder.mkdir(parents=True)
+    (measured.folder / "tokenizer.json").rename(blobs / "1")
+    (snapshot / "tokenizer.json").symlink_to("../../blobs/1")
+    measured.install("llama_benchy.__main__")
+    found, _error = measured.bench(levels=[LEVEL])
+    assert "'a tokenizer'" in found["results"][0]["result"]["model"]
+    for place in (snapshot, measured.folder):
+        (place / "tokenizer.json").unlink(missing_ok=True)
+        (place / "tokenizer.json").symlink_to("/etc/passwd")
+    assert measured.bench(code=2, levels=[LEVEL])[1].startswith("pair1: pp64 tg16 c1 needs ")
+
+
+def test_what_would_be_measured_is_reported_without_a_measurement(measured: Bench) -> None:
+    found, _error = measured.bench("--plan", levels=[LEVEL, {**LEVEL, "depth": 9000}])
+    assert found["lines"] == ["pair1: about 4 s for pp64 tg16 c1."]
+    assert not measured.calls
+
+
+def test_a_level_that_no_tool_sends_is_sent_four_times_and_a_server_that_is_gone_is_named(measured: Bench) -> None:
+    reply = {"ok": True, "completion_tokens": 16, "seconds": 0.5, "error": ""}
+    asked, level = list[list[str]](), {"tool": "gb10", "case": "code", "output": 16}
+
+    def ask(_url: str, _files: object, requests: list[dict[str, Any]], *_more: object) -> dict[str, Any]:
+        asked.append([each["prompt"] for each in requests])
+        return {"models": ["m"] * (len(asked) <= 8), "error": "it is gone", "replies": [reply for _each in requests]}
+
+    measured.patch.setattr(api_probe, "ask", ask)
+    found, _error = measured.bench(levels=[level])
+    assert [(row["quantity"], row["runs"]) for row in found["rows"][:1]] == [("aggregate_tok_s", [32.0] * 3)]
+    assert len({prompt for prompts in asked for prompt in prompts}) == 8, "a warm-up and three runs, each after a reply of one token"
+    assert measured.bench(code=2, levels=[level])[1] == "pair1: it is gone.\n"
 
 
 def test_published_and_last_figures_of_a_level_stand_next_to_its_own(measured: Bench) -> None:
