@@ -33,7 +33,7 @@ TOKEN_SECONDS = 0.02
 SLOWER = 1.1  # an hour
 STEP_KIB, STEP_AT = 2 << 20, 25 / 60
 KILLS = (("soak", 0.3), ("agent", 0.5), ("rank", 0.7))  # share of the run
-#: As long as the file that it stands for, whose other lines nobody reads here.
+#: A file of our own in place of the kernel's.
 MEMORY = "cp /proc/meminfo /run/mi0; cp /run/mi0 /run/mi; mount --bind /run/mi /proc/meminfo"
 LINE = "awk -v n={kib} '/^MemAvailable/{{$2=n}}1' /run/mi0 >/run/mi1; cat /run/mi1 >/run/mi"
 
@@ -67,7 +67,7 @@ def kill(lab: SoakLab, what: str) -> None:
 
 
 def run(lab: SoakLab, options: argparse.Namespace) -> dict[str, Any]:
-    """Soak, and return what the head says of it."""
+    """Soak, and return the document of the head."""
     noise, lost, kills = random.Random(options.seed), {"requests": 0, "counter": 0}, list(KILLS)  # nosec B311 # noqa: S311  repeatable, no secret
     for node in (1, 2):
         lab.on(node, f"{MEMORY}; mkdir -p $(dirname {CONTROL}); echo '* slow {TOKEN_SECONDS}' >{CONTROL}")

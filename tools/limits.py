@@ -28,10 +28,10 @@ DOCUMENTATION_ONLY = "plugins/doc_fragments/"
 
 # What the collection may have today, and what it is to come down to. A step that makes something smaller lowers its first figure.
 BUDGET: dict[str, tuple[int, int]] = {
-    "Python lines of plugins/ without documentation blocks": (33267, 22500),
+    "Python lines of plugins/ without documentation blocks": (33250, 22500),
     "Python lines of tests/": (35019, 24500),
     "modules": (16, 16),
-    "files of module_utils": (97, 95),
+    "files of module_utils": (95, 95),
     "action plugins": (7, 10),
     "task files of the role vllm_tp2": (8, 8),
     "lines of its vars": (71, 71),

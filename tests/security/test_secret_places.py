@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gb10.cluster.plugins.filter.image import build_hash
-from ansible_collections.gb10.cluster.plugins.module_utils._core import forms
+from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.api_probe import read_key
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.rules import faults
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.compose import ServingError, env_file_text
@@ -104,7 +104,7 @@ def test_the_gate_reads_the_key_that_the_engine_reads(value: str, tmp_path: Path
     path = tmp_path / "secrets.env"
     path.write_text(env_file_text({"VLLM_API_KEY": value, "X": "y"}), encoding="utf-8")
     assert read_key([str(path)]) == value
-    assert forms.parse(path.read_text(encoding="utf-8")) == {"VLLM_API_KEY": value, "X": "y"}
+    assert bounded.env_values(path.read_text(encoding="utf-8")) == {"VLLM_API_KEY": value, "X": "y"}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import LARGEST
+from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import LARGEST
 from ansible_collections.gb10.cluster.plugins.module_utils._core.text import cell
 from ansible_collections.gb10.cluster.plugins.module_utils._core.text import table as columns
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import measures, reply

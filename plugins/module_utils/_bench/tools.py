@@ -13,7 +13,7 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._bench.cases import BenchError
 from ansible_collections.gb10.cluster.plugins.module_utils._bench.levels import AT_ONCE, CATEGORIES, RUNS, Level, level_of, seconds, suite
-from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads, misfit
+from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import loads, misfit
 from ansible_collections.gb10.cluster.plugins.module_utils._core.text import duration
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import measures
 

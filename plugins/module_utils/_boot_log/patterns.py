@@ -9,7 +9,7 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
+from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import loads
 
 #: The stages of a boot in their order: the parser tells them, the gate and the check of an inventory go by them. A stage only goes up.
 STAGES = ("none", "args", "config", "rendezvous", "load", "kv", "graphs", "init", "listen", "ready")

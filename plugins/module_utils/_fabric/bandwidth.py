@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
+from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import loads
 
 BANDWIDTH_RECEIPT = Path("/var/lib/gb10-cluster/roce/bandwidth.json")  # of the last test that passed
 

@@ -22,8 +22,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
-from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import Run, run_command
-from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads, parse, scalar
+from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import Run, env_values, loads, run_command, scalar
 from ansible_collections.gb10.cluster.plugins.module_utils._core.redact import without
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import measures
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.measures import metric_figures
@@ -181,7 +180,7 @@ def read_key(env_files: Iterable[str] | None) -> str:
     """Return the API key of the first env file that has one; empty without any. Raises OSError for a file that is there and cannot be read."""
     for path in env_files or ():
         with contextlib.suppress(FileNotFoundError):
-            key = parse(bounded.text(path)).get("VLLM_API_KEY")
+            key = env_values(bounded.text(path)).get("VLLM_API_KEY")
             if key:
                 return key
     return ""

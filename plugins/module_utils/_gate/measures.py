@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import LARGEST
+from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import LARGEST
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import gate
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.gate import check, finite
 

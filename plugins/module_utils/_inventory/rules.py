@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns import STAGES
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.judge import IDS
-from ansible_collections.gb10.cluster.plugins.module_utils._core import forms
+from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._core.redact import holds_secret
 from ansible_collections.gb10.cluster.plugins.module_utils._core.text import did_you_mean
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import BUILD_ARGUMENT, KINDS, Found, is_list, is_secret, shown, type_faults
@@ -232,8 +232,8 @@ def _environment_faults(value: Mapping[str, Any], secret: bool) -> Found:
             text = f"{name} is an encrypted text that Ansible does not decrypt; write !vault before the |"
         elif isinstance(each, str) and re.search(r"[\n\r\0]", each):
             text = f"{name} contains a line end, which an environment file cannot contain; write it on one line, without | or >"
-        elif secret and isinstance(each, str) and forms.problem(each):
-            text = f"{name} {forms.problem(each)}, which the environment file of the secrets cannot contain; choose another value"
+        elif secret and isinstance(each, str) and bounded.env_problem(each):
+            text = f"{name} {bounded.env_problem(each)}, which the environment file of the secrets cannot contain; choose another value"
         elif secret and name in SENT and isinstance(each, str) and each and not re.fullmatch(r"[!-~]+", each):
             text = f"{name} contains a space or a character that is not ASCII, and no HTTP client can send it; choose letters and digits"
         elif not secret and holds_secret(name, each):

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
-from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
+from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import loads
 
 DEFAULT_SOCKET = "/var/run/docker.sock"
 HIGHEST = (1, 52)  # Docker Engine 29

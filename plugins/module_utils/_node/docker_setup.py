@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
+from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import loads
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Editor, FileChange
 from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api, parse
 from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_api import DockerError

@@ -21,8 +21,7 @@ from typing import Any, Callable
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import catalogue
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import KERNEL_KINDS
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
-from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import SECONDS, run_command
-from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
+from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import SECONDS, loads, run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import HostError, Node, Runner, no_commands
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import problems as roce_facts
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import Capture, capture_of, find_ssh_connection

@@ -13,7 +13,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
-from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import LARGEST
+from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import LARGEST
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import MARKER, Editor, FileChange, HostError
 
 QUERY = ("--query-gpu=power.draw,utilization.gpu", "--format=csv,noheader,nounits")

@@ -12,7 +12,7 @@ import stat
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
+from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import loads
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import FileChange, Node
 
 RELEASE_LABEL = "gb10.cluster.release"

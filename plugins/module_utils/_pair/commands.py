@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
+from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import loads
 from ansible_collections.gb10.cluster.plugins.module_utils._core.text import printable
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import protocol
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.protocol import AgentMissing, RankError, RankLost

@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Callable
 
-from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded, forms, redact
+from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded, redact
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Runner
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import capture
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import gids_of
@@ -242,7 +242,7 @@ def container_sections(group: str, path: str, deadline: float, secrets: list[str
 def secrets_in(folder: str) -> list[str]:
     """Return the values of the env files in a group's folder: those of all releases, and the one of the API key."""
     paths = [*glob.glob(os.path.join(glob.escape(folder), "releases", "*", releases.SECRETS)), os.path.join(folder, API_KEY)]
-    return [value for path in paths for value in forms.parse(read_text(path)).values() if value]
+    return [value for path in paths for value in bounded.env_values(read_text(path)).values() if value]
 
 
 def collect(group: str, folder: str, run: Runner, memory: Mapping[str, str], docker_socket: str = docker_api.DEFAULT_SOCKET) -> tuple[str, str]:

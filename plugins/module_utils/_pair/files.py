@@ -17,8 +17,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Callable
 
-from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import FILE, Run
-from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
+from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import FILE, Run, loads
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_in
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import capture_of
 from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Mapping
 from typing import Any, Callable, NamedTuple
 
-from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
+from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import loads
 
 # --- The agent's paths on a node, and its configuration.
 

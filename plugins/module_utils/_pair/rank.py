@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Callable
 
 from ansible_collections.gb10.cluster.plugins.module_utils._core import redact, text
-from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import Run, run_command
-from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
+from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import Run, loads, run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Editor, Node
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, measures
 from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api, memory, node, releases

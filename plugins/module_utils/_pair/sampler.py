@@ -18,7 +18,7 @@ from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import catalogue
 from ansible_collections.gb10.cluster.plugins.module_utils._core import text
-from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
+from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import loads
 from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api, gpu, node
 from ansible_collections.gb10.cluster.plugins.module_utils._node.memory import GIB_KB
 from ansible_collections.gb10.cluster.plugins.module_utils._node.releases import RELEASE_LABEL

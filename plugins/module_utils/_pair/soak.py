@@ -13,20 +13,21 @@ import collections
 import contextlib
 import fcntl
 import json
+import math
 import os
+import random
 import re
 import shutil
 import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from ansible_collections.gb10.cluster.plugins.module_utils._bench import tools, users
+from ansible_collections.gb10.cluster.plugins.module_utils._bench import tools
 from ansible_collections.gb10.cluster.plugins.module_utils._bench.verdict import UCX_PAIR, verdict
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded, text
-from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import run_command
-from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
+from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import loads, run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, measures
 from ansible_collections.gb10.cluster.plugins.module_utils._node import releases
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import look, protocol
@@ -44,6 +45,72 @@ BEGIN_SECONDS, END_SECONDS, LOCK_SECONDS = 15.0, 60.0, 1.0
 CALM_SECONDS = 5.0  # after a request that failed
 PROBE = {"prompt": measures.DECODE_PROMPT, "max_tokens": measures.LEAST_DECODE_TOKENS, "body": {"ignore_eos": True}}
 _SERVED = "vllm:request_success_total"
+
+# --- The load: users drawn by a seed, who write, wait for the reply, read it and go on. Pure; the same seed is the same load.
+
+MOST_USERS = 32
+USERS = 9  # and one, without max-num-seqs
+ROOM = 0.7  # of the context: a tokenizer counts other tokens than were estimated
+COLD_TOKENS = 20_000
+SHORT, LONG = 16, 1024  # tokens of a reply
+COLD, CANCELLED, GOES_ON = 0.03, 0.05, 0.75  # shares of the requests
+BURST_EVERY, BURST = 600.0, 0.3  # seconds of a window, and the share of the windows with a burst
+WORDS = ("the", "of", "and", "to", "in", "is", "that", "for", "it", "as", "was", "with", "be", "by", "on", "not", "at", "from", "are", "this", "have", "you")
+
+
+class Request(NamedTuple):
+    """One request of a user: how long the user waits before it, its text by its conversation and length, and when the user gives up."""
+
+    pause: float
+    conversation: str
+    prompt_tokens: int
+    max_tokens: int
+    cancel_after: float | None
+
+
+def users_of(settings: Mapping[str, Any]) -> int:
+    """Return how many users there are: each has one request at most, and one more measures the speed, so the engine runs all that it holds."""
+    return max(1, min(MOST_USERS, int(settings.get("max-num-seqs") or USERS) - 1))
+
+
+def _drawn(seed: str) -> random.Random:
+    return random.Random(seed)  # noqa: S311  not for secrets
+
+
+def requests(seed: str, user: int, context: int, pause: float) -> Iterator[Request]:
+    """Yield the requests of a user without end. `pause` is the mean of seconds between them."""
+    draw, room, turn, tokens, conversation = _drawn(f"{seed}/{user}"), int(ROOM * context), 0, 0, 0
+
+    def length(middle: float, width: float) -> int:
+        return max(SHORT, int(draw.lognormvariate(math.log(middle), width)))
+
+    while True:
+        reply = min(LONG, length(150, 0.8), max(1, room // 4))
+        cold = draw.random() < COLD
+        if cold or not turn or draw.random() > GOES_ON or tokens + reply > room:
+            turn, tokens, conversation = 0, 0, conversation + 1
+        tokens = min(tokens + (max(COLD_TOKENS, length(COLD_TOKENS, 0.3)) if cold else length(300, 1.0)), room - reply)
+        cancel = draw.uniform(0.2, 5.0) if draw.random() < CANCELLED else None
+        yield Request(draw.expovariate(1 / pause) if pause else 0.0, f"{seed}/{user}/{conversation}", tokens, reply, cancel)
+        turn, tokens = turn + 1, tokens + reply  # the next turn has all before it
+
+
+def bursts(seed: str, seconds: float) -> bool:
+    """Whether all users write at once at this time of the soak, without a pause."""
+    window = int(seconds // BURST_EVERY)
+    draw = _drawn(f"{seed}/burst/{window}")
+    start = draw.uniform(0, 0.8 * BURST_EVERY)
+    return draw.random() < BURST and start <= seconds - window * BURST_EVERY < start + draw.uniform(30, 90)
+
+
+def text_of(request: Request, tokens_per_word: float = 1.0) -> str:
+    """Return the prompt of a request: that of a later turn begins with those before it."""
+    draw = _drawn(request.conversation)
+    head = " ".join(str(draw.randrange(10**6)) for _part in range(4))  # no other conversation begins so
+    return " ".join([head, *draw.choices(WORDS, k=max(1, int((request.prompt_tokens - 12) / max(tokens_per_word, 0.5))))])
+
+
+# --- The files of a soak, and what loads and reads.
 
 
 class Soak:
@@ -116,10 +183,10 @@ class Load:
             threading.Thread(target=self._user, args=(user,), daemon=True, name=f"user-{user}").start()
 
     def _user(self, user: int) -> None:
-        for request in users.requests(self._seed, user, self.plan["context"], self.plan["pause"]):
-            if self.ended.wait(0 if users.bursts(self._seed, self.seconds) else request.pause):
+        for request in requests(self._seed, user, self.plan["context"], self.plan["pause"]):
+            if self.ended.wait(0 if bursts(self._seed, self.seconds) else request.pause):
                 return
-            prompt = users.text_of(request, self.plan["tokens_per_word"])
+            prompt = text_of(request, self.plan["tokens_per_word"])
             server = api_probe.Server(self.url, self.key, request.cancel_after or REQUEST_SECONDS)  # it closes the connection, and the engine aborts
             reply = server.complete(self.plan["model"], {"prompt": prompt, "max_tokens": request.max_tokens, "body": {"ignore_eos": True}})
             error = "" if reply["ok"] or (request.cancel_after and reply["error"].startswith(api_probe.NO_REPLY)) else reply["error"]
@@ -266,7 +333,7 @@ def _start(group: Group, options: argparse.Namespace) -> dict[str, Any]:
     soak = Soak(group, name)
     soak.folder.save(PLAN, {
         "group": group.name, "name": name, "release": release.get("release"), "profile": release.get("profile"), "api": api, "model": model["id"],
-        "hours": options.hours, "seed": options.seed or name, "interval": options.interval, "pause": options.pause, "users": users.count_of(settings),
+        "hours": options.hours, "seed": options.seed or name, "interval": options.interval, "pause": options.pause, "users": users_of(settings),
         "context": model["max_model_len"] or 4096, "tokens_per_word": _tokens_per_word(api_probe.Server(url, api_probe.read_key(files), 20.0), model["id"]),
         "missing_env": [each for each in UCX_PAIR if not re.search(rf"^ *{each}:", compose, re.MULTILINE)], "started": time.time(), "wanted": True,
     })  # fmt: skip
@@ -284,7 +351,7 @@ def _start(group: Group, options: argparse.Namespace) -> dict[str, Any]:
 
 def _tokens_per_word(server: api_probe.Server, model: str) -> float:
     """Return how many tokens the server counts for each word of the users' texts; 1.5 if it does not count."""
-    words = users.text_of(users.Request(0.0, "count", 256, 1, None)).split()
+    words = text_of(Request(0.0, "count", 256, 1, None)).split()
     status, reply = server.call("POST", "/tokenize", {"model": model, "prompt": " ".join(words)})
     with contextlib.suppress(ValueError, LookupError, TypeError):
         if status == 200:

@@ -24,8 +24,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._bench import cases, 
 from ansible_collections.gb10.cluster.plugins.module_utils._bench.levels import RUNS, Level, compare, level_of
 from ansible_collections.gb10.cluster.plugins.module_utils._bench.levels import lines as table_of
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded, redact, text
-from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import run_command
-from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads
+from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import loads, run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_atomically
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import look, protocol

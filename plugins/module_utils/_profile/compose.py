@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from ansible_collections.gb10.cluster.plugins.module_utils._core import forms
+from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
 from ansible_collections.gb10.cluster.plugins.module_utils._core.redact import holds_secret
 from ansible_collections.gb10.cluster.plugins.module_utils._gate.api_probe import api_url
 from ansible_collections.gb10.cluster.plugins.module_utils._node.releases import IMAGE_LABEL, RELEASE_LABEL, SERVICE, fingerprint, release_id
@@ -368,10 +368,10 @@ def env_file_text(secrets: Mapping[str, str]) -> str:
     """Return the text of the environment file of the secrets. Raises ServingError."""
     values = {str(key): str(value) for key, value in secrets.items()}
     for key in sorted(values):
-        problem = forms.problem(values[key])
+        problem = bounded.env_problem(values[key])
         if problem:
             raise ServingError(f"the secret {key} {problem}, which an environment file cannot contain: choose another value")
-    return forms.text_of(values)
+    return bounded.env_text(values)
 
 
 def host_paths(profile: Mapping[str, Any], model_store: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import stream as boot_log
-from ansible_collections.gb10.cluster.plugins.module_utils._core.forms import loads, misfit
+from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import loads, misfit
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.bandwidth import Thresholds
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import values
 from ansible_collections.gb10.cluster.plugins.module_utils._profile.values import CACHE_VARIABLES
