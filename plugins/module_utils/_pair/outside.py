@@ -163,13 +163,14 @@ def _scaled(value: float | None, factor: float) -> float | None:
 def _rows(state: Mapping[str, Any], sample: Mapping[str, Any]) -> dict[str, list[_Row]]:
     """Return the values of each metric with the labels in addition to those of the group or rank."""
     memory, gpus = sample.get("memory") or {}, list(enumerate(sample.get("gpus") or []))
+    swap = [memory[key] for key in ("swap_total_kib", "swap_free_kib") if key in memory]
     # Two rails without an interface must not be one series: node_exporter would drop the whole file.
     rails = [{**rail, "interface": rail["interface"] or rail.get("address", "")} for rail in sample.get("rails") or []]
     rows: dict[str, list[_Row]] = {
         "gb10_rank_running": [({}, int(any(box["running"] for box in sample["containers"])))] if "containers" in sample else [],
         "gb10_memory_available_bytes": [({}, _scaled(memory.get("available_kib"), 1024))],
         "gb10_memory_floor_bytes": [({}, _scaled(sample.get("floor_kib"), 1024))],
-        "gb10_swap_used_bytes": [({}, _scaled(memory.get("swap_used_kib"), 1024))],
+        "gb10_swap_used_bytes": [({}, (swap[0] - swap[1]) * 1024)] if len(swap) == 2 else [],
         **{name: [({"gpu": str(index)}, _scaled(each[at], factor)) for index, each in gpus if at < len(each)] for at, (name, factor) in enumerate(_GPU)},
         "gb10_rail_up": [({"interface": rail["interface"]}, int(rail["up"])) for rail in rails],
         "gb10_rail_mtu_bytes": [({"interface": rail["interface"]}, rail.get("mtu")) for rail in rails],

@@ -243,7 +243,7 @@ WATCH: dict[str, Any] = {
 }  # fmt: skip
 NODE: dict[str, Any] = {
     "containers": [{"running": False}, {"running": True}],
-    "memory": {"available_kib": 11534337, "total_kib": 125829120, "swap_used_kib": 0},
+    "memory": {"available_kib": 11534337, "total_kib": 125829120, "swap_total_kib": 16777216, "swap_free_kib": 15728640},
     "gpus": [[45.5, 96.0, 2418.0, 3003.0, 71.0], [None, 0.0]],
     "rails": [
         {"interface": "enp1s0f0np0", "up": True, "mtu": 9000, "errors": {"symbol_error": 7}}, {"interface": "enP2p1s0f0np0", "up": False, "mtu": None},
@@ -268,7 +268,7 @@ def test_the_head_writes_the_metrics_of_group_and_rank() -> None:
         'gb10_canary_tokens_per_second{group="pair1"} 24.5',
         f"gb10_rank_running{{{RANK}}} 1",
         f"gb10_memory_available_bytes{{{RANK}}} {11534337 * 1024}",
-        f"gb10_swap_used_bytes{{{RANK}}} 0",
+        f"gb10_swap_used_bytes{{{RANK}}} 1073741824",
         f'gb10_gpu_power_watts{{{RANK},gpu="0"}} 45.5',
         f'gb10_gpu_utilization_ratio{{{RANK},gpu="0"}} 0.96',
         f'gb10_gpu_utilization_ratio{{{RANK},gpu="1"}} 0',
