@@ -9,6 +9,7 @@ tool-eval-bench may have `part` for the case, and `of`, a category, for the quan
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -85,6 +86,7 @@ CATEGORIES = {
     "Restraint & Refusal": "restraint_percent", "Error Recovery": "error_recovery_percent", "Structured Output": "structured_output_percent",
 }  # fmt: skip
 AT_ONCE = "at once"
+_EVERY = re.compile(r"every (\d{1,4}(?:\.\d{1,3})?) s")
 
 
 class Level(NamedTuple):
@@ -100,6 +102,12 @@ class Level(NamedTuple):
     depth: int = 0
     concurrency: int = 1
     arrivals: str = AT_ONCE
+
+    @property
+    def pause(self) -> float | None:
+        """Seconds between two requests; None if the arrivals are not known."""
+        every = _EVERY.fullmatch(self.arrivals)
+        return float(every[1]) if every else 0.0 if self.arrivals == AT_ONCE else None
 
     @property
     def name(self) -> str:
@@ -161,6 +169,8 @@ def faults(published: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
             if key not in QUANTITIES:
                 yield f"{where}.figures.{key}", f"is not a quantity{did_you_mean(key, QUANTITIES)} (known: {', '.join(QUANTITIES)})"
         streams = group.get("concurrency", 1)
+        if tool and level_of({"tool": tool, "arrivals": group.get("arrivals")}).pause is None:
+            yield f"{where}.arrivals", f"is {group['arrivals']!r}, expected every N s, such as every 0.4 s"
         if tool and 0 in (streams if isinstance(streams, (list, tuple)) else [streams]):
             yield f"{where}.concurrency", "is 0, expected the number of requests at once"
         if len(kinds) != 1:
@@ -231,6 +241,8 @@ def seconds(level: Level, runs: int = RUNS) -> float:
     once = _DURATIONS.get(level.case)
     # Streams share the prefill. Their decode overlaps: four take about twice as long as one.
     work = (level.prompt + level.depth) * level.concurrency / _PREFILL + level.output / _DECODE * level.concurrency**0.5
+    if level.tool == "gb10":  # its warm-up is a whole run
+        return (runs + 1) * (work + (level.pause or 0.0) * (level.concurrency - 1)) + 2.0
     return once if once else runs * work + 2.0
 
 

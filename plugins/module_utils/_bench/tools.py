@@ -35,7 +35,7 @@ CASES = {
 SPEC = ("filler", "code", "structured")  # each is a prompt of spec-bench
 #: Seconds that a suite may take.
 BUDGETS = {"quick": 120, "seed": 3600, "full": 7200, "tools": 3600}
-_FORM = {"tool": str, "case?": str, "prompt?": int, "output?": int, "depth?": int, "concurrency?": int}
+_FORM = {"tool": str, "case?": str, "prompt?": int, "output?": int, "depth?": int, "concurrency?": int, "arrivals?": str}
 
 
 def plan(name: str, cases: Sequence[str], given: Any, published: Any, context: int, streams: int) -> list[Level]:
@@ -58,7 +58,7 @@ def _known(level: Level) -> bool:
     if level.tool == EVAL:
         return level.case in CASES
     if level.tool == OWN:
-        return level.case in OWN_CASES and min(level.output, level.concurrency) > 0 and (level.arrivals == AT_ONCE or bool(_EVERY.fullmatch(level.arrivals)))
+        return level.case in OWN_CASES and min(level.output, level.concurrency) > 0 <= level.prompt and level.pause is not None
     return level.tool == BENCHY and level.arrivals == AT_ONCE and min(level.prompt, level.output, level.concurrency) > 0 <= level.depth
 
 
@@ -85,7 +85,6 @@ def progress(number: int, levels: Sequence[Level], left: float) -> str:
 
 # --- Levels that no tool sends, as the scripts of the seeds did: requests of one kind, all at once or one after another.
 
-_EVERY = re.compile(r"every ([\d.]{1,9}) s")
 _MODULE = (
     '\n\ndef put(boxes: dict[int, float], number: int, weight: float, places: int) -> bool:\n    """Put a box on the shelf, if there is a place."""'
     "\n    if len(boxes) >= places:\n        return False\n    boxes[number] = weight\n    return True\n"
@@ -96,7 +95,7 @@ OWN_CASES = ("code", "chat", "topics")
 
 def requests_of(level: Level, salt: str) -> list[dict[str, Any]]:
     """Return the requests of a run, as api_probe takes them. No two prompts begin alike."""
-    every, out = _EVERY.fullmatch(level.arrivals), []
+    out = []
     for place in range(level.concurrency):
         mark = f"{salt}{place}"
         if level.case == "code":
@@ -106,7 +105,7 @@ def requests_of(level: Level, salt: str) -> list[dict[str, Any]]:
             asked = {"chat": True, "prompt": f"{' '.join(f'{mark}{word}' for word in range(420))}\nWrite a note in English on how two machines share work."}
         else:
             asked = {"chat": True, "prompt": f"{mark}: write four sentences about {_TOPICS[place % len(_TOPICS)]}.", "body": {"temperature": 0.7}}
-        out.append({**asked, "max_tokens": level.output, "after": place * float(every[1]) if every else 0.0})
+        out.append({**asked, "max_tokens": level.output, "after": place * (level.pause or 0.0)})
     return out
 
 
