@@ -234,7 +234,7 @@ class Target:
             raise cases.BenchError(f"{level.name} needs {error.filename}: {error.strerror}. See the README of the role bench") from error
         known = [self.key] if self.key else []
         if code:
-            raise cases.BenchError(f"{level.tool}: {redact.without(tools.reason_of(code, err, seconds), known)}")
+            raise cases.BenchError(f"{level.tool}: {tools.reason_of(code, redact.without(err, known), seconds)}")
         result = redact.without(out, known)
         return tools.rows_of(level, result), loads(result)
 

@@ -304,6 +304,7 @@ def test_a_level_that_does_not_fit_is_left_out_with_the_reason(measured: Bench) 
     [
         (["--memory-floor=7.8"], None, "spark-1: 7.5 GiB of memory are available, and the floor is 7.8 GiB (bench_memory_floor)."),
         ([], (1, "", f"[Error] Stopping: HTTP 401: Unauthorized for {API_KEY}\n"), "llama-benchy: [Error] Stopping: HTTP 401: Unauthorized for "),
+        ([], (1, "", f"Error: {'x' * 288}{API_KEY}\n"), f"llama-benchy: Error: {'x' * 288}*****"),  # it is masked before it is cut
         ([], (1, "", "a \x1b]0;b\a\n"), r"llama-benchy: a \x1b]0;b\x07 (exit code 1)."),
         ([], (0, "[]", ""), "the result of llama-benchy is not valid: it is [], and a mapping is expected."),
     ],
