@@ -276,11 +276,14 @@ def _eval_rows(level: Level, found: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def share_rows(level: Level, before: str, after: str, usage: float | None) -> list[dict[str, Any]]:
-    """Return the shares of a level by the /metrics pages before and after it, and by the highest use of the KV cache. They are those of the whole server."""
+    """Return the shares of a level by the /metrics pages before and after it, and by the highest use of the KV cache. They are those of the whole server.
+
+    A counter that is not on both pages, or was reset between them, has no share.
+    """
     names = [name for _quantity, *pair, _factor in _SHARES for name in pair]
     first, last = measures.sums_of(before, names), measures.sums_of(after, names)
-    grown = {name: last.get(name, 0.0) - first.get(name, 0.0) for name in names}
-    shares = [(quantity, factor * grown[part] / grown[whole]) for quantity, part, whole, factor in _SHARES if grown[whole] > 0]
+    grown = {name: last[name] - first[name] for name in names if name in first and name in last}
+    shares = [(quantity, factor * grown[part] / grown[whole]) for quantity, part, whole, factor in _SHARES if grown.get(whole, 0) > 0 <= grown.get(part, -1)]
     return [_row(level, quantity, [share]) for quantity, share in shares] + ([] if usage is None else [_row(level, "kv_usage_percent", [100 * usage])])
 
 

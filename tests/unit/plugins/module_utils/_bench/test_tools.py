@@ -185,6 +185,8 @@ def test_shares_are_those_of_the_level_alone() -> None:
     page = "vllm:spec_decode_num_draft_tokens_total {}\nvllm:spec_decode_num_accepted_tokens_total {}\nvllm:prefix_cache_queries_total 5\n"
     rows = tools.share_rows(LEVEL, page.format(100, 60), page.format(300, 180), 0.42)
     assert [(row["quantity"], row["mean"]) for row in rows] == [("acceptance_percent", 60.0), ("kv_usage_percent", 42.0)]
+    assert tools.share_rows(LEVEL, "", page.format(300, 180), None) == [], "what was before the level is not known"
+    assert tools.share_rows(LEVEL, page.format(100, 60), page.format(300, 20), None) == [], "the engine was restarted"
     assert tools.share_rows(LEVEL, "", "vllm:prefix_cache_queries_total NaN\n", None) == []
     assert tools.kv_usage('vllm:kv_cache_usage_perc{engine="0"} 0.25\nvllm:kv_cache_usage_perc{engine="1"} 0.5\nvllm:kv_cache_usage_perc x\n') == 0.5
 
