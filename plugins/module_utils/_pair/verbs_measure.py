@@ -175,8 +175,11 @@ class Target:
         try:
             model = api_probe.models_of(page)[0] if status == 200 else {}
             self.context, self.model = model["max_model_len"], str(model["id"])
+            if not self.model.isprintable() or self.model[:1] in ("-", ""):  # it becomes a word of a command
+                raise ValueError(self.model)
         except (ValueError, LookupError) as error:
-            raise not_serving(group, f"{self.url}/v1/models: {f'HTTP {status}' if status else page[:120]}") from error
+            reason = "its list of models is not valid" if status == 200 else f"HTTP {status}" if status else page[:120]
+            raise not_serving(group, f"{self.url}/v1/models: {reason}") from error
 
     @contextlib.contextmanager
     def folder(self, level: Level) -> Iterator[str]:

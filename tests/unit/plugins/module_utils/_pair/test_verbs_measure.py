@@ -340,3 +340,10 @@ def test_a_group_that_does_not_serve_is_not_measured(measured: Bench) -> None:
     _found, error = measured.bench(code=1)
     assert error.startswith("spark-1 does not serve: http://10.0.0.11:8888/v1/models: ConnectionRefusedError. See playbooks/status.yml")
     assert not measured.calls
+
+
+@pytest.mark.parametrize("name", ["m\0", "m\ud800", "--save-result=/x", ""])
+def test_a_model_whose_name_cannot_be_a_word_of_a_command_is_not_measured(measured: Bench, name: str) -> None:
+    measured.patch.setitem(PAGES, "/v1/models", json.dumps({"data": [{"id": name, "max_model_len": 8192}]}))
+    assert "/v1/models: its list of models is not valid. See playbooks/status.yml" in measured.bench(code=1)[1]
+    assert not measured.calls
