@@ -147,7 +147,11 @@ finally:
         to.write(text)
 """
 LEAST_USER = 65534  # user and group
-_UNPRIVILEGED = ["setpriv", f"--reuid={LEAST_USER}", f"--regid={LEAST_USER}", "--clear-groups", "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all"]
+#: A tool ends with the program that has started it, also if a connection is lost: it would load the server for an hour.
+_UNPRIVILEGED = [
+    "setpriv", f"--reuid={LEAST_USER}", f"--regid={LEAST_USER}", "--clear-groups", "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all",
+    "--pdeathsig=KILL",
+]  # fmt: skip
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY", "PYTHONDONTWRITEBYTECODE", "NO_COLOR")
 
 

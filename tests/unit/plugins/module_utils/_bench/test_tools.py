@@ -121,7 +121,7 @@ def test_all_output_counts_from_the_first_request_to_the_last_reply() -> None:
 def test_a_tool_runs_without_rights_network_or_key_in_its_words(level: Level) -> None:
     words = tools.argv(level, "http://127.0.0.1:8000", "m", "/var/tmp/x")
     assert words[:2] == ["env", "-i"]
-    assert {"HOME=/var/tmp/x", "HF_HUB_OFFLINE=1", "--reuid=65534", "--no-new-privs", "--bounding-set=-all"} <= set(words)
+    assert {"HOME=/var/tmp/x", "HF_HUB_OFFLINE=1", "--reuid=65534", "--no-new-privs", "--bounding-set=-all", "--pdeathsig=KILL"} <= set(words)
     assert "--api-key" not in words
     assert "setpriv" not in tools.argv(level, "http://127.0.0.1:8000", "m", "/var/tmp/x", root=False)
 
