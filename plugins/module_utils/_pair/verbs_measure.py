@@ -242,15 +242,16 @@ class Target:
         return tools.rows_of(level, result), loads(result)
 
 
-def _last_of(name: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return what was measured of each level before, and keep what was measured now, on this node."""
-    path = os.path.join(tools.FOLDER, f"last-{name}.json")
+def _last_of(found: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return what was measured of each level of this profile before, and keep what was measured now, on this node."""
+    path = os.path.join(tools.FOLDER, f"last-{found['group']}-{os.path.basename(str(found['profile']))}.json")
     try:
         last = [dict(each) for each in loads(bounded.text(path))]
     except (OSError, ValueError, TypeError):  # the first time
         last = []
     kept = {(level_of(each), str(each.get("quantity"))): each for each in [*last, *rows]}
-    write_atomically(path, json.dumps(list(kept.values())), 0o644)
+    with contextlib.suppress(OSError):  # a disk that is full must not take what was measured
+        write_atomically(path, json.dumps(list(kept.values())), 0o644)
     return last
 
 
@@ -288,7 +289,7 @@ def bench(group: Group, options: argparse.Namespace) -> int:
     except cases.BenchError as error:
         ended = text.printable(f"{group.name}: {error}.")  # a tool's text: an async result skips NodeResults
     document = {"schema": tools.SCHEMA, **found, "seconds": round(time.monotonic() - start, 1), "rows": rows, "memory": memory.close()}
-    compared = compare(rows, published, _last_of(group.name, rows))
+    compared = compare(rows, published, _last_of(found, rows))
     lines = [*table_of(compared), "", *notes, *tools.memory_lines(document["memory"])]
     more = {"compared": compared, "results": results, "notes": notes, "ended": ended}
     answer(options, {**document, **more, "lines": [tools.title(found), "", *lines]}, ["", *lines])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import json
@@ -283,6 +284,17 @@ def test_published_and_last_figures_of_a_level_stand_next_to_its_own(measured: B
     assert decode == {0: (200, "worse", mean), 64: (None, "", None)}
     found, _error = measured.bench(profile="other")
     assert {row["published"] for row in found["compared"]} == {None}, "they are of another profile"
+    (measured.folder / "pair1/current/release.json").write_text(json.dumps({**RELEASE, "profile": "other", "model": str(measured.folder)}), encoding="utf-8")
+    found, _error = measured.bench()
+    assert {row["last"] for row in found["compared"]} == {None}, "another profile serves now"
+
+
+def test_a_full_disk_does_not_take_what_was_measured(measured: Bench) -> None:
+    def full(*_words: object, **_more: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    measured.patch.setattr(verbs_measure, "write_atomically", full)
+    assert measured.bench()[0]["rows"]
 
 
 def test_each_level_has_its_share_of_the_cache_and_the_ranks_their_lowest_memory(measured: Bench) -> None:
