@@ -35,15 +35,13 @@ CASES = {
 SPEC = ("filler", "code", "structured")  # each is a prompt of spec-bench
 #: Seconds that a suite may take.
 BUDGETS = {"quick": 120, "seed": 3600, "full": 7200, "tools": 3600}
-_FORM = {"tool": str, "case?": str, "prompt?": int, "output?": int, "depth?": int, "concurrency?": int, "arrivals?": str}
+_LEVEL = {"tool": str, "case?": str, "prompt?": int, "output?": int, "depth?": int, "concurrency?": int, "arrivals?": str}
+#: What a playbook or a user gives: levels in place of those of a suite, and the published figures of a profile.
+GIVEN = {"levels?": [_LEVEL], "profile?": str, "published?": [{"figures": dict}]}
 
 
-def plan(name: str, cases: Sequence[str], given: Any, published: Any, context: int, streams: int) -> list[Level]:
-    """Return the levels to run: those that a user gave as a list, or those of a suite. Raises BenchError."""
-    for number, each in enumerate(given if isinstance(given, list) else [given], 1):
-        fault = misfit(each, _FORM)
-        if fault:
-            raise BenchError(f"Level {number} is not valid: {fault}")
+def plan(name: str, cases: Sequence[str], given: Sequence[Mapping[str, Any]], published: Any, context: int, streams: int) -> list[Level]:
+    """Return the levels to run: those that a user gave, or those of a suite. Raises BenchError."""
     asked = [Level(EVAL, case) for case in cases]
     found = [level_of(each) for each in given] or (asked if name == "tools" else suite(name, published, context, streams) + asked * (name == "full"))
     found = [Level(EVAL, "spec") if each.tool == EVAL and each.case in SPEC else each for each in found]

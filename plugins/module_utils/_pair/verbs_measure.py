@@ -259,6 +259,9 @@ def bench(group: Group, options: argparse.Namespace) -> int:
     """Measure the levels of a suite, print what they take and what was measured, and return 2 if that ends early."""
     release = served(group, "bench")
     given = _json_of(options.given, "What is measured") if options.given else {}
+    fault = bounded.misfit(given, tools.GIVEN)
+    if fault:
+        raise CommandError(f"What is measured is not valid: {fault}.")
     found = {"group": group.name, "suite": options.suite, **{key: release.get(key) for key in ("release", "profile")}, "time": text.stamp()}
     published = (given.get("published") or []) if given.get("profile") == found["profile"] else []
     target, streams = Target(group, release), (release.get("settings") or {}).get("max-num-seqs")

@@ -255,6 +255,23 @@ def test_a_tokenizer_of_the_cache_of_the_hub_is_read_and_one_outside_the_model_i
     assert measured.bench(code=2, levels=[LEVEL])[1].startswith("pair1: pp64 tg16 c1 needs ")
 
 
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ([], "it is [], and a mapping is expected."),
+        ({"levels": LEVEL}, "levels is "),
+        ({"levels": [LEVEL, {**LEVEL, "depth": "4k"}]}, "levels[1].depth is '4k', and a whole number is expected."),
+        ({"levels": [{"tool": "gb10", "arrivals": 3}]}, "levels[0].arrivals is 3, and a text is expected."),
+        ({"profile": "mine", "published": [{"tool": "gb10"}]}, "published[0] has no figures."),
+    ],
+    ids=str,
+)
+def test_what_is_not_a_level_or_a_figure_is_named(measured: Bench, given: object, fault: str) -> None:
+    path = measured.folder / "given.json"
+    path.write_text(json.dumps(given), encoding="utf-8")
+    assert measured.bench(f"--given={path}", code=1)[1].startswith(f"What is measured is not valid: {fault}")
+
+
 def test_what_would_be_measured_is_reported_without_a_measurement(measured: Bench) -> None:
     found, _error = measured.bench("--plan", levels=[LEVEL, {**LEVEL, "depth": 9000}])
     assert found["lines"] == ["pair1: about 4 s for pp64 tg16 c1."]
