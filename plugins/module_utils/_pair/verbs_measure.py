@@ -26,7 +26,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._bench.levels import 
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded, redact, text
 from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import loads, run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_atomically
-from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, measures
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import look, protocol
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.commands import DIFFERS, CommandError, Group, answer, complain, show
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.verbs_read import looks, status_document
@@ -133,8 +133,8 @@ class Memory(threading.Thread):
                     last, available, free = self.ranks[host], memory["available_kib"], memory["free_kib"]
                     lowest = {"lowest_available_kib": min(available, last.get("lowest_available_kib", available)), "after_kib": available}
                     last.update(lowest, lowest_free_kib=min(free, last.get("lowest_free_kib", free)))
-        usage = tools.kv_usage(self._server.page())
-        self.usage = usage if self.usage is None else max(self.usage, usage or 0.0)
+        used = (tools.kv_usage(self._server.page()), self.usage)
+        self.usage = max((share for share in used if share is not None), default=None)
 
     def require(self, floor: float) -> None:
         """Raise BenchError if a rank has less memory than the floor, in GiB."""
@@ -234,7 +234,7 @@ class Target:
                 argv = tools.argv(level, self.url, self.model, folder, os.geteuid() == 0)
                 code, out, err = run_command(argv, seconds, folder, stdin=f"{self.key}\n")
         except OSError as error:
-            raise cases.BenchError(f"{level.name} needs {error.filename}: {error.strerror}. See the README of the role bench") from error
+            raise cases.BenchError(f"{level.name} needs {error.filename or SCRATCH}: {error.strerror}. See the README of the role bench") from error
         known = [self.key] if self.key else []
         if code:
             raise cases.BenchError(f"{level.tool}: {tools.reason_of(code, redact.without(err, known), seconds)}")
@@ -285,6 +285,9 @@ def bench(group: Group, options: argparse.Namespace) -> int:
                 notes.append(f"{group.name}: {level.name} was not measured: {reason}.")
                 continue
             memory.require(options.memory_floor)
+            busy = measures.sample(target.server.page())
+            if busy and busy.running + busy.waiting:
+                notes.append(f"{group.name}: {level.name} was measured next to {busy.running + busy.waiting} requests of other clients, which change its figures.")
             _print(options, [tools.progress(number, levels, left)])
             measured, result = target.measure(level, memory, left + GRACE_SECONDS)
             rows += measured

@@ -322,6 +322,22 @@ def test_each_level_has_its_share_of_the_cache_and_the_ranks_their_lowest_memory
     assert API_KEY not in json.dumps(measured.calls)
 
 
+def test_requests_of_other_clients_are_noted(measured: Bench) -> None:
+    page = "vllm:generation_tokens_total 9\nvllm:num_requests_running 2\nvllm:num_requests_waiting 1\n"
+    measured.patch.setitem(PAGES, "/metrics", page)
+    assert measured.bench(levels=[LEVEL])[0]["notes"] == [
+        "pair1: pp64 tg16 c1 was measured next to 3 requests of other clients, which change its figures."
+    ]
+
+
+def test_a_scratch_folder_without_space_is_named(measured: Bench) -> None:
+    def full(*_words: object, **_more: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    measured.patch.setattr(os, "makedirs", full)
+    assert measured.bench(code=2)[1] == f"pair1: pp64 tg16 c1 needs {measured.folder}: No space left on device. See the README of the role bench.\n"
+
+
 def test_a_level_that_does_not_fit_is_left_out_with_the_reason(measured: Bench) -> None:
     found, _error = measured.bench(levels=[LEVEL, {**LEVEL, "depth": 9000}])
     assert len(measured.calls) == 1
