@@ -3,8 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Levels of a measurement in the field's words, the published figures of a profile with their levels, and what was measured next to them. Pure.
 
-A measured row is a mapping: the keys of :class:`Level`, `quantity`, `runs` (a value each), `mean` and `spread` (standard deviation; 0 of one run). A row of
-tool-eval-bench may have `part` for the case, and `of`, a category, for the quantity.
+A measured row is a mapping: the keys of :class:`Level`, `quantity`, `runs` (a value each), `mean` and `spread` (standard deviation; null of one run).
 """
 
 from __future__ import annotations
@@ -71,7 +70,8 @@ QUANTITIES: dict[str, Quantity] = {
 CASES: dict[str, dict[str, str]] = {
     "llama-benchy": {"": "a text, cut to the tokens of the level"},
     "tool-eval-bench": {
-        "short": "its 15 core scenarios", "whole": "its 69 scenarios", "ifeval": "IFEval", "spec": "the three prompts of spec-bench at 0, 4096 and 8192 tokens",
+        "short": "its 15 core scenarios", "whole": "its 69 scenarios", "hard": "its hard mode", "ifeval": "IFEval", "needle": "a needle in a haystack",
+        "spec": "the three prompts of spec-bench at 0, 4096 and 8192 tokens",
         "filler": "spec-bench, prose", "code": "spec-bench, code", "structured": "spec-bench, JSON",
     },
     "gb10": {
@@ -79,11 +79,6 @@ CASES: dict[str, dict[str, str]] = {
         "chat": "a note in English after 420 salted words, temperature 0",
         "topics": "four sentences about a topic, no two topics alike, temperature 0.7",
     },
-}  # fmt: skip
-#: The quantities of the categories of tool-eval-bench.
-CATEGORIES = {
-    "Tool Selection": "tool_selection_percent", "Parameter Precision": "parameter_precision_percent", "Multi-Step Chains": "multi_step_percent",
-    "Restraint & Refusal": "restraint_percent", "Error Recovery": "error_recovery_percent", "Structured Output": "structured_output_percent",
 }  # fmt: skip
 AT_ONCE = "at once"
 _EVERY = re.compile(r"every (\d{1,4}(?:\.\d{1,3})?) s")
@@ -112,7 +107,7 @@ class Level(NamedTuple):
     @property
     def name(self) -> str:
         """The level in the field's words: `pp2048 tg128 @ d4096 c1`, `tool-eval-bench short`, `code tg256 c16 every 0.4 s`."""
-        if self.case in ("short", "whole", "hard", "ifeval", "needle", "spec"):
+        if self.case in _DURATIONS:
             return f"{self.tool} {self.case}"
         tokens = [f"{word}{count}" for word, count in (("pp", self.prompt), ("tg", self.output)) if count]
         depth = [f"@ d{self.depth}"] if self.depth else []
@@ -123,8 +118,7 @@ class Level(NamedTuple):
 
 def level_of(row: Mapping[str, Any]) -> Level:
     """Return the level of a measured row. A key that is not there, or null, has its default."""
-    known = {"case": row.get("part"), **row}
-    return Level(*(default if known.get(key) is None else known[key] for key, default in zip(Level._fields, ("", *Level._field_defaults.values()))))
+    return Level(*(default if row.get(key) is None else row[key] for key, default in zip(Level._fields, ("", *Level._field_defaults.values()))))
 
 
 # --- The published figures of a profile: groups of figures that share most of their level.
@@ -276,10 +270,9 @@ def usable(rows: Any) -> list[Mapping[str, Any]]:
     out: list[Mapping[str, Any]] = []
     for each in rows if isinstance(rows, (list, tuple)) else ():
         if isinstance(each, Mapping) and finite(each.get("mean")) is not None and isinstance(each.get("runs"), (list, tuple)):
-            quantity = CATEGORIES.get(str(each["of"])) if each.get("of") else each.get("quantity")
             level = level_of(each)
             fits = all(isinstance(value, type(default)) for value, default in zip(level, Level("")))
-            out += [{**each, **level._asdict(), "quantity": quantity}] if fits and str(quantity) in QUANTITIES else []
+            out += [{**each, **level._asdict()}] if fits and str(each.get("quantity")) in QUANTITIES else []
     return out
 
 
@@ -365,8 +358,3 @@ def lines(found: Sequence[Mapping[str, Any]]) -> list[str]:
     ]  # fmt: skip
     kept = [place for place in range(len(head)) if any(row[place] for row in cells)]
     return table([head[place] for place in kept], [[row[place] for place in kept] for row in cells]) if cells else []
-
-
-def compare_results(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows of the second result document next to those of the first with the same level and quantity."""
-    return [each for each in compare(second.get("rows"), (), first.get("rows")) if each["last"] is not None]

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._bench.cases import BenchError
-from ansible_collections.gb10.cluster.plugins.module_utils._bench.levels import AT_ONCE, CATEGORIES, RUNS, Level, level_of, seconds, suite
+from ansible_collections.gb10.cluster.plugins.module_utils._bench.levels import AT_ONCE, CASES, RUNS, Level, level_of, seconds, suite
 from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import loads, misfit
 from ansible_collections.gb10.cluster.plugins.module_utils._core.text import duration
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import measures
@@ -28,7 +28,7 @@ BOOK_PLACE = f".cache/llama-benchy/{hashlib.md5(BOOK_URL.encode(), usedforsecuri
 # --- What is run.
 
 #: Of tool-eval-bench, by the case: its options.
-CASES = {
+_OPTIONS = {
     "short": ["--short"], "whole": [], "hard": ["--hardmode"], "ifeval": ["--ifeval-only"], "needle": ["--needle-only"],
     "spec": ["--spec-bench", "--skip-tool-eval"],
 }  # fmt: skip
@@ -48,15 +48,15 @@ def plan(name: str, cases: Sequence[str], given: Sequence[Mapping[str, Any]], pu
     strange = [each for each in found if not _known(each)] if given or name == "tools" else []
     if strange or not found:
         level = f"The level {strange[0].name} is not known" if strange else f"The suite {name} has no levels: nothing of the profile's source can be measured"
-        raise BenchError(f"{level}. Use {BENCHY} with prompt, output, depth and concurrency, or {EVAL} with case ({', '.join(CASES)})")
+        raise BenchError(f"{level}. Use {BENCHY} with prompt, output, depth and concurrency, or {EVAL} with case ({', '.join(_OPTIONS)})")
     return list(dict.fromkeys(found))
 
 
 def _known(level: Level) -> bool:
     if level.tool == EVAL:
-        return level.case in CASES
+        return level.case in _OPTIONS
     if level.tool == OWN:
-        return level.case in OWN_CASES and min(level.output, level.concurrency) > 0 <= level.prompt and level.pause is not None
+        return level.case in CASES[OWN] and min(level.output, level.concurrency) > 0 <= level.prompt and level.pause is not None
     return level.tool == BENCHY and level.arrivals == AT_ONCE and min(level.prompt, level.output, level.concurrency) > 0 <= level.depth
 
 
@@ -88,7 +88,6 @@ _MODULE = (
     "\n    if len(boxes) >= places:\n        return False\n    boxes[number] = weight\n    return True\n"
 )
 _TOPICS = ("tides", "bridges", "bread", "glass", "maps", "clocks", "wool", "salt", "kites", "wells", "ferries", "paper")
-OWN_CASES = ("code", "chat", "topics")
 
 
 def requests_of(level: Level, salt: str) -> list[dict[str, Any]]:
@@ -165,7 +164,7 @@ def argv(level: Level, url: str, model: str, folder: str, root: bool = True) -> 
     else:
         module, given = "tool_eval_bench.cli.bench", {"base-url": url, "model": model, "backend": "vllm", "seed": 42}
         # The others leave their figures in a database alone.
-        more = [*CASES[level.case], "--no-probe-engine", *(["--json"] if level.case in ("ifeval", "needle", "spec") else ["--json-file", "result.json"])]
+        more = [*_OPTIONS[level.case], "--no-probe-engine", *(["--json"] if level.case in ("ifeval", "needle", "spec") else ["--json-file", "result.json"])]
     words = [*(word for name, value in given.items() for word in (f"--{name}", str(value))), *more]
     return ["env", "-i", *environment, *(_UNPRIVILEGED if root else []), PYTHON, "-I", "-c", LAUNCH, module, *words]
 
@@ -203,6 +202,10 @@ BENCHY_RESULT = {"version": str, "latency_mode": str, "latency_ms": float, "benc
 _SCORES = {
     "score_percent": "final_score", "graded_percent": "completion_rate", "responsiveness_percent": "responsiveness", "deployability_percent": "deployability",
     "ifeval_prompt_percent": "prompt_accuracy", "ifeval_instruction_percent": "instruction_accuracy",
+}  # fmt: skip
+_CATEGORIES = {
+    "Tool Selection": "tool_selection_percent", "Parameter Precision": "parameter_precision_percent", "Multi-Step Chains": "multi_step_percent",
+    "Restraint & Refusal": "restraint_percent", "Error Recovery": "error_recovery_percent", "Structured Output": "structured_output_percent",
 }  # fmt: skip
 _SPEC = (("effective_tok_s", "effective_tg_tps", 1), ("acceptance_percent", "acceptance_rate", 100))
 EVAL_RESULT = {
@@ -266,7 +269,7 @@ def _eval_rows(level: Level, found: Mapping[str, Any]) -> list[dict[str, Any]]:
             raise BenchError(f"the engine refuses tool calls. {arguments}")
         raise BenchError(f"{level.tool}: {outcomes[0]['summary'][:300]}")
     values = {quantity: scores.get(place) for quantity, place in _SCORES.items() if scores.get("final_score") is not None}
-    values |= {CATEGORIES[each["label"]]: each["percent"] for each in scores.get("category_scores") or [] if each["label"] in CATEGORIES}
+    values |= {_CATEGORIES[each["label"]]: each["percent"] for each in scores.get("category_scores") or [] if each["label"] in _CATEGORIES}
     values |= {"passed_scenarios": sum(each["status"] == "pass" for each in outcomes)} if outcomes else {}
     rows = [_row(level, quantity, [value]) for quantity, value in values.items() if value is not None]
     samples, output = scores.get("results") or [], int((found.get("config") or {}).get("tg") or 0)
