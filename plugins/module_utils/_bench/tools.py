@@ -46,9 +46,12 @@ def plan(name: str, cases: Sequence[str], given: Sequence[Mapping[str, Any]], pu
     found = [level_of(each) for each in given] or (asked if name == "tools" else suite(name, published, context, streams) + asked * (name == "full"))
     found = [Level(EVAL, "spec") if each.tool == EVAL and each.case in SPEC else each for each in found]
     strange = [each for each in found if not _known(each)] if given or name == "tools" else []
-    if strange or not found:
-        level = f"The level {strange[0].name} is not known" if strange else f"The suite {name} has no levels: nothing of the profile's source can be measured"
-        raise BenchError(f"{level}. Use {BENCHY} with prompt, output, depth and concurrency, or {EVAL} with case ({', '.join(_OPTIONS)})")
+    if strange:
+        use = f"{EVAL} with case ({', '.join(_OPTIONS)}), or {OWN} with case ({', '.join(CASES[OWN])}) and output"
+        raise BenchError(f"The level {strange[0].name} is not known. Use {BENCHY} with prompt, output, depth and concurrency, {use}")
+    if not found:
+        reason = "bench_cases is empty" if name == "tools" else "no published figure of the profile that serves is known here and can be measured"
+        raise BenchError(f"The suite {name} has no levels: {reason}. Use the suite quick, or playbooks/bench.yml, which knows the figures of the profile")
     return list(dict.fromkeys(found))
 
 

@@ -56,7 +56,8 @@ def test_the_prompts_of_spec_bench_are_one_run() -> None:
         ({"name": "seed", "given": [{"tool": "gb10", "case": "code", "output": 8, "arrivals": "every 1.2.3 s"}]}, "The level code tg8 c1 every 1.2.3 s is"),
         ({"name": "seed", "given": [{"tool": "curl"}]}, "The level c1 is not known"),
         ({"name": "tools", "cases": ["shrot"]}, "The level shrot c1 is not known"),
-        ({"name": "seed", "published": []}, "The suite seed has no levels: nothing of the profile's source can be measured"),
+        ({"name": "seed", "published": []}, "The suite seed has no levels: no published figure of the profile that serves is known here"),
+        ({"name": "tools", "cases": []}, "The suite tools has no levels: bench_cases is empty. Use the suite quick"),
     ],
 )
 def test_what_cannot_be_measured_is_named(arguments: dict[str, Any], text: str) -> None:
