@@ -194,7 +194,8 @@ def boot_fact(published: Sequence[Mapping[str, Any]] | None, quantity: str) -> f
 
 
 def _speed(published: Sequence[Mapping[str, Any]] | None, streams: int) -> float | None:
-    found = (each for each in figures(published) if each.quantity in ("decode_tok_s", "aggregate_tok_s") and each.level.arrivals == AT_ONCE)
+    known = ("aggregate_tok_s",) if streams > 1 else ("decode_tok_s", "aggregate_tok_s")
+    found = (each for each in figures(published) if each.quantity in known and each.level.arrivals == AT_ONCE)
     return next((each.value for each in found if each.level.concurrency == streams and not each.measured_by), None)
 
 

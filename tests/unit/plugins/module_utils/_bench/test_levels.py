@@ -143,3 +143,5 @@ def test_published_lines_have_the_level_or_the_reason() -> None:
     assert levels.headline(published("dspark-nvfp4-200k")) == "315.1 tok/s at 16"
     assert (levels.headline(published("b12x-fp8-1m")), levels.headline([])) == ("45.7 tok/s single", "-")
     assert levels.single_stream(published("b12x-fp8-1m")) == 45.7
+    both = {"tool": "llama-benchy", "concurrency": 16, "figures": {"decode_tok_s": 9.0, "aggregate_tok_s": 120.0}}
+    assert levels.headline([both]) == "120.0 tok/s at 16", "not that of each request"
