@@ -82,7 +82,7 @@ def check(group: Group, options: argparse.Namespace) -> int:
     _print(options, cases.title_lines(found))
     before = ""
     for level, batch in asked:
-        batch = [{**prompt, "expect": before or None} if prompt.get("as_before") else prompt for prompt in batch]
+        batch = [{**prompt, "alone": before} if prompt.get("as_before") else prompt for prompt in batch]
         replies = _replies(group, release, options.timeout, batch, level)
         before = str(replies[0]["text"])
         rows.append(cases.prompt_row(level, batch, replies))
