@@ -111,16 +111,16 @@ def requests_of(level: Level, salt: str) -> list[dict[str, Any]]:
 
 def own_rows(level: Level, runs: Sequence[tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]], float]]) -> list[dict[str, Any]]:
     """Return the rows of runs: requests, their replies, and the seconds of a reply of one token, which one stream's decode does without."""
-    together, decode = [], []
+    together, decode = list[float](), list[float]()
     for requests, replies, first in runs:
-        lost = next((str(each["error"]) for each in replies if not each["ok"]), "")
+        lost = next((str(each["error"] or "a reply counts no tokens") for each in replies if not each["ok"] or not each["completion_tokens"]), "")
         if lost:
             raise BenchError(f"{level.name}: {lost[:300]}")
         tokens, end = sum(each["completion_tokens"] for each in replies), max(asked["after"] + each["seconds"] for asked, each in zip(requests, replies))
         together.append(tokens / max(end, 0.001))
-        decode.append((tokens - 1) / max(end - first, 0.001))
-    shares = [each / level.concurrency for each in together]
-    return [_row(level, "aggregate_tok_s", together), _row(level, "share_tok_s", shares) if level.concurrency > 1 else _row(level, "decode_tok_s", decode)]
+        decode += [(tokens - 1) / (end - first)] if end > first else []
+    one = ("decode_tok_s", decode) if level.concurrency == 1 else ("share_tok_s", [each / level.concurrency for each in together])
+    return [_row(level, *each) for each in (("aggregate_tok_s", together), one) if each[1]]
 
 
 # --- The command.
@@ -180,6 +180,8 @@ def reason_of(code: int, err: str, seconds: float) -> str:
     last = str((events or reports or lines or ["no message"])[-1])[:300].rstrip(".")
     if code == 124:
         return f"it did not end within {seconds:.0f} s. Use a smaller suite, or a larger bench_budget"
+    if code < 0:
+        return f"signal {-code} has ended it; the kernel does so if memory is short (`journalctl -k`). Use fewer or shorter prompts"
     if "No module named" in err or code == 127:
         return f"its environment is not complete ({last}). Run playbooks/bench.yml, which installs it"
     if "Falling back to 'gpt2'" in err:

@@ -108,6 +108,11 @@ def test_all_output_counts_from_the_first_request_to_the_last_reply() -> None:
     assert single[1]["spread"] == 8.0
     both = tools.own_rows(Level("gb10", "chat", 0, 100, 0, 2), [(two, [reply, reply], 0.0)])
     assert [(row["quantity"], row["mean"]) for row in both] == [("aggregate_tok_s", 80.0), ("share_tok_s", 40.0)]
+    level = Level("gb10", "code", 0, 2)
+    slow_first = tools.own_rows(level, [(one, [{**reply, "seconds": 2.0}], 2.5)])
+    assert [row["quantity"] for row in slow_first] == ["aggregate_tok_s"], "the reply of one token took longer than the whole one"
+    with pytest.raises(BenchError, match="code tg2 c1: a reply counts no tokens"):
+        tools.own_rows(level, [(one, [{**reply, "completion_tokens": 0, "error": ""}], 0.0)])
     with pytest.raises(BenchError, match="code tg1 c1: HTTP 500"):
         tools.own_rows(Level("gb10", "code", 0, 1), [(one, [{**reply, "ok": False, "error": "HTTP 500"}], 0.0)])
 
@@ -199,6 +204,7 @@ def test_shares_are_those_of_the_level_alone() -> None:
         (1, "Running test\n[Error] Stopping due to error in standard run: HTTP 500: EngineDead\nx\n", "standard run: HTTP 500: EngineDead (exit code 1)"),
         (2, '{"event": "log"}\n{"event": "error", "error": "x", "message": "Server \\"m\\" returned 401."}\n', 'Server \\"m\\" returned 401 (exit code 2)'),
         (1, "", "no message (exit code 1)"),
+        (-9, "", "signal 9 has ended it; the kernel does so if memory is short (`journalctl -k`). Use fewer or shorter prompts"),
     ],
 )
 def test_why_a_tool_failed(code: int, err: str, text: str) -> None:
