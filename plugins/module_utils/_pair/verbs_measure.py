@@ -292,7 +292,7 @@ def bench(group: Group, options: argparse.Namespace) -> int:
             measured, result = target.measure(level, memory, left + GRACE_SECONDS)
             rows += measured
             results.append({"name": f"{number}.{level.tool}.json", "result": result})
-    except cases.BenchError as error:
+    except (cases.BenchError, OSError) as error:  # OSError: the key cannot be read any more
         ended = text.printable(f"{group.name}: {error}.")  # a tool's text: an async result skips NodeResults
     document = {"schema": tools.SCHEMA, **found, "seconds": round(time.monotonic() - start, 1), "rows": rows, "memory": memory.close()}
     compared = compare(rows, published, _last_of(found, rows))

@@ -294,6 +294,12 @@ def test_a_level_that_no_tool_sends_is_sent_four_times_and_a_server_that_is_gone
     assert measured.bench(code=2, levels=[level])[1] == "pair1: it is gone.\n"
 
 
+def test_a_key_that_cannot_be_read_any_more_does_not_take_what_was_measured(measured: Bench) -> None:
+    measured.patch.setattr(api_probe, "ask", lambda *_words: os.stat("/none/api_key"))
+    found, error = measured.bench(code=2, levels=[LEVEL, {"tool": "gb10", "case": "code", "output": 16}])
+    assert (len(found["results"]), "/none/api_key" in error) == (1, True)
+
+
 def test_published_and_last_figures_of_a_level_stand_next_to_its_own(measured: Bench) -> None:
     measured.bench(levels=[LEVEL])
     found, _error = measured.bench()
