@@ -175,7 +175,7 @@ class Target:
         try:
             model = api_probe.models_of(page)[0] if status == 200 else {}
             self.context, self.model = model["max_model_len"], str(model["id"])
-            if not self.model.isprintable() or self.model[:1] in ("-", ""):  # it becomes a word of a command
+            if not self.model.isprintable() or self.model[:1] in ("-", ""):  # it becomes an argument of a command
                 raise ValueError(self.model)
         except (ValueError, LookupError) as error:
             reason = "its list of models is not valid" if status == 200 else f"HTTP {status}" if status else page[:120]
@@ -285,9 +285,9 @@ def bench(group: Group, options: argparse.Namespace) -> int:
                 notes.append(f"{group.name}: {level.name} was not measured: {reason}.")
                 continue
             memory.require(options.memory_floor)
-            busy = measures.sample(target.server.page())
-            if busy and busy.running + busy.waiting:
-                notes.append(f"{group.name}: {level.name} was measured next to {busy.running + busy.waiting} requests of other clients, which change its figures.")
+            seen = measures.sample(target.server.page())
+            others = seen.running + seen.waiting if seen else 0
+            notes += [f"{group.name}: {level.name} was measured next to {others} requests of other clients, which change its figures."] if others else []
             _print(options, [tools.progress(number, levels, left)])
             measured, result = target.measure(level, memory, left + GRACE_SECONDS)
             rows += measured

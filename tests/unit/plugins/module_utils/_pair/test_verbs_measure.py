@@ -103,8 +103,8 @@ def test_a_reply_that_differs_while_others_start_and_end_is_bad(head: Head) -> N
     for again, code in ((alone, 0), (changed, 2)):
         head.texts = [alone, again, *["Paris."] * 18]
         _lines, error = head.gb10("--cases=victim", code=code)
-    assert "at 7 at once, to 'Write a Python class for a cache whose entries expire, then explain each method.': it is not the reply that came alone, from character 17 on: " in error
-    assert "'nothing.', not 'a time for each key.'" in error
+    assert "at 7 at once, to 'Write a Python class for a cache whose entries expire, then explain each method.': it is not the reply" in error
+    assert "it is not the reply that came alone, from character 17 on: 'nothing.', not 'a time for each key.'" in error
     assert [asked["concurrency"] for asked in head.asked] == [1, 7, 1, 7]
     assert head.asked[0]["requests"][0] == head.asked[1]["requests"][0], "the same request"
 
