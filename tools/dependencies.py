@@ -120,7 +120,7 @@ def faults() -> Iterator[str]:
         yield f"{name} is in USES of tools/dependencies.py and not in requirements*.txt"
     for name in sorted(image - run):
         yield f"{name} is declared in meta/ee-requirements.txt and not in requirements.txt"
-    for name in ("requirements", "requirements-dev"):
+    for name in ("requirements", "requirements-dev", "roles/bench/files/requirements"):
         yield from unlocked(name, (ROOT / f"{name}.txt").read_text(encoding="utf-8"), (ROOT / f"{name}.lock").read_text(encoding="utf-8"))
     texts = sources()
     for name, pattern in USES.items():

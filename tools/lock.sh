@@ -10,4 +10,4 @@ trap 'rm -rf "$uv"' EXIT
 compile=("$uv/bin/uv" pip compile --quiet --upgrade --universal --python-version 3.12 --generate-hashes --no-annotate --custom-compile-command "make lock")
 "${compile[@]}" requirements-dev.txt --output-file requirements-dev.lock
 "${compile[@]}" requirements.txt --constraint requirements-dev.lock --output-file requirements.lock
-"${compile[@]}" roles/bench/files/requirements.in --output-file roles/bench/files/requirements.lock
+"${compile[@]}" roles/bench/files/requirements.txt --output-file roles/bench/files/requirements.lock

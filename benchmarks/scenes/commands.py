@@ -78,7 +78,7 @@ def on_the_head(scene: Scene) -> None:
 26   | import of a Compose file with HF_TOKEN, validate, report, smoke | works, and the token is not written
 """)
 def reports(scene: Scene) -> None:
-    """What an owner does next to serving. bench.yml needs the real engine: the stub has no `vllm bench serve`."""
+    """What an owner does next to serving. bench.yml needs a tokenizer, and the model of the stub has none."""
     pair, row, before = scene.pair, scene.row("26"), scene.pair.ids()
     path, folder = pair.folder / "docker-compose.yml", pair.folder / "own-profiles"
     path.write_text(COMPOSE, encoding="utf-8")
@@ -89,7 +89,7 @@ def reports(scene: Scene) -> None:
     for screen in pair.at_once(*(pair.begin(what) for what in ("validate", "report", "smoke"))):
         row.ran(screen)
     row.untouched(pair, before)
-    row.saw("bench.yml was not run: the stub has no `vllm bench serve`")
+    row.saw("bench.yml was not run: the model of the stub has no tokenizer")
 
 
 @situations("""

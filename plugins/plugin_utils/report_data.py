@@ -266,15 +266,9 @@ def plan(
         rows.append([str(number), host, str(node.get("state") or "-"), f"{read}; not now: {node['problem']}" if node.get("problem") else read])
         shown = f"What is shown of it was read at {node['read_at']}." if node.get("read_at") else "Nothing is known of it."
         notes += [f"{host} was not read: {node['problem']}. {shown}"] if node.get("problem") else []
-    for title, unit, key, quantity in POOLS:
-
-        def published(profile: Found, quantity: str = quantity) -> float | None:
-            return levels.boot_fact(profile.get("published"), quantity)
-
-        def least(profile: Found, key: str = key) -> Any:
-            return at(profile, "gate", key, "min")
-
-        pools += over_releases(boots, profiles, title, unit, ("pool", key), {PUBLISHED: published, MINIMUM: least})
+    for title, unit, key, name in POOLS:
+        reads = {PUBLISHED: lambda of, name=name: levels.boot_fact(of.get("published"), name), MINIMUM: lambda of, key=key: at(of, "gate", key, "min")}
+        pools += over_releases(boots, profiles, title, unit, ("pool", key), reads)
     happened = [[str(each.get("at") or "")[:19].replace("T", " "), *(str(each.get(key) or "") for key in ("kind", "text"))] for each in events]
     return {
         "group": group, "made": made, "sentence": str(status.get("sentence") or f"The state of {group} was not read."), "notes": notes,

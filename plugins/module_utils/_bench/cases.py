@@ -146,15 +146,18 @@ def prompt_row(level: int, prompts: Sequence[Mapping[str, Any]], replies: Sequen
     faults, streams, ended = [], [], 0
     for number, prompt in enumerate(prompts):
         answer: dict[str, Any] = dict(replies[number]) if number < len(replies) else {"ok": False, "error": "the request was not sent"}
-        found = reply.faults(prompt["prompt"], answer, prompt.get("expect"))
+        found, alone, text = reply.faults(prompt["prompt"], answer, prompt.get("expect")), str(prompt.get("alone") or ""), str(answer.get("text") or "")
+        if alone and answer.get("ok") and text != alone:
+            same = next((place for place, (one, other) in enumerate(zip(alone, text)) if one != other), min(len(alone), len(text)))
+            found = [*found, f"it is not the reply that came alone, from character {same + 1} on: {text[same : same + 40]!r}, not {alone[same : same + 40]!r}"]
         if found:
-            faults.append({"prompt": prompt["prompt"], "text": str(answer.get("text") or ""), "fault": "; ".join(found)})
+            faults.append({"prompt": prompt["prompt"], "text": text, "fault": "; ".join(found)})
         ended += reply.cut_while_reasoning(answer)
         tokens, seconds = int(answer.get("completion_tokens") or 0), float(answer.get("seconds") or 0.0)
         streams.append(
             {
                 "prompt": prompt["prompt"], "ok": bool(answer.get("ok")), "seconds": seconds, "tokens": tokens,
-                "tok_s": _rate(tokens, seconds), "text": str(answer.get("text") or ""),
+                "tok_s": _rate(tokens, seconds), "text": text,
             }
         )  # fmt: skip
     seconds = max([stream["seconds"] for stream in streams], default=0.0)

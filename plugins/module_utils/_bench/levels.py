@@ -3,12 +3,12 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Levels of a measurement in the field's words, the published figures of a profile with their levels, and what was measured next to them. Pure.
 
-A measured row is a mapping: the keys of :class:`Level`, `quantity`, `runs` (a value each), `mean` and `spread` (standard deviation; 0 of one run). A row of
-tool-eval-bench may have `part` for the case, and `of`, a category, for the quantity.
+A measured row is a mapping: the keys of :class:`Level`, `quantity`, `runs` (a value each), `mean` and `spread` (standard deviation; null of one run).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -70,7 +70,8 @@ QUANTITIES: dict[str, Quantity] = {
 CASES: dict[str, dict[str, str]] = {
     "llama-benchy": {"": "a text, cut to the tokens of the level"},
     "tool-eval-bench": {
-        "short": "its 15 core scenarios", "whole": "its 69 scenarios", "ifeval": "IFEval", "spec": "the three prompts of spec-bench at 0, 4096 and 8192 tokens",
+        "short": "its 15 core scenarios", "whole": "its 69 scenarios", "hard": "its hard mode", "ifeval": "IFEval", "needle": "a needle in a haystack",
+        "spec": "the three prompts of spec-bench at 0, 4096 and 8192 tokens",
         "filler": "spec-bench, prose", "code": "spec-bench, code", "structured": "spec-bench, JSON",
     },
     "gb10": {
@@ -79,12 +80,8 @@ CASES: dict[str, dict[str, str]] = {
         "topics": "four sentences about a topic, no two topics alike, temperature 0.7",
     },
 }  # fmt: skip
-#: The quantities of the categories of tool-eval-bench.
-CATEGORIES = {
-    "Tool Selection": "tool_selection_percent", "Parameter Precision": "parameter_precision_percent", "Multi-Step Chains": "multi_step_percent",
-    "Restraint & Refusal": "restraint_percent", "Error Recovery": "error_recovery_percent", "Structured Output": "structured_output_percent",
-}  # fmt: skip
 AT_ONCE = "at once"
+_EVERY = re.compile(r"every (\d{1,4}(?:\.\d{1,3})?) s")
 
 
 class Level(NamedTuple):
@@ -102,9 +99,15 @@ class Level(NamedTuple):
     arrivals: str = AT_ONCE
 
     @property
+    def pause(self) -> float | None:
+        """Seconds between two requests; None if the arrivals are not known."""
+        every = _EVERY.fullmatch(self.arrivals)
+        return float(every[1]) if every else 0.0 if self.arrivals == AT_ONCE else None
+
+    @property
     def name(self) -> str:
         """The level in the field's words: `pp2048 tg128 @ d4096 c1`, `tool-eval-bench short`, `code tg256 c16 every 0.4 s`."""
-        if self.case in ("short", "whole", "hard", "ifeval", "needle", "spec"):
+        if self.case in _DURATIONS:
             return f"{self.tool} {self.case}"
         tokens = [f"{word}{count}" for word, count in (("pp", self.prompt), ("tg", self.output)) if count]
         depth = [f"@ d{self.depth}"] if self.depth else []
@@ -115,8 +118,7 @@ class Level(NamedTuple):
 
 def level_of(row: Mapping[str, Any]) -> Level:
     """Return the level of a measured row. A key that is not there, or null, has its default."""
-    known = {"case": row.get("part"), **row}
-    return Level(*(default if known.get(key) is None else known[key] for key, default in zip(Level._fields, ("", *Level._field_defaults.values()))))
+    return Level(*(default if row.get(key) is None else row[key] for key, default in zip(Level._fields, ("", *Level._field_defaults.values()))))
 
 
 # --- The published figures of a profile: groups of figures that share most of their level.
@@ -161,6 +163,8 @@ def faults(published: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
             if key not in QUANTITIES:
                 yield f"{where}.figures.{key}", f"is not a quantity{did_you_mean(key, QUANTITIES)} (known: {', '.join(QUANTITIES)})"
         streams = group.get("concurrency", 1)
+        if tool and level_of({"tool": tool, "arrivals": group.get("arrivals")}).pause is None:
+            yield f"{where}.arrivals", f"is {group['arrivals']!r}, expected every N s, such as every 0.4 s"
         if tool and 0 in (streams if isinstance(streams, (list, tuple)) else [streams]):
             yield f"{where}.concurrency", "is 0, expected the number of requests at once"
         if len(kinds) != 1:
@@ -190,7 +194,8 @@ def boot_fact(published: Sequence[Mapping[str, Any]] | None, quantity: str) -> f
 
 
 def _speed(published: Sequence[Mapping[str, Any]] | None, streams: int) -> float | None:
-    found = (each for each in figures(published) if each.quantity in ("decode_tok_s", "aggregate_tok_s") and each.level.arrivals == AT_ONCE)
+    known = ("aggregate_tok_s",) if streams > 1 else ("decode_tok_s", "aggregate_tok_s")
+    found = (each for each in figures(published) if each.quantity in known and each.level.arrivals == AT_ONCE)
     return next((each.value for each in found if each.level.concurrency == streams and not each.measured_by), None)
 
 
@@ -230,7 +235,9 @@ def seconds(level: Level, runs: int = RUNS) -> float:
     """Return an estimate of the duration of a level, its warm-up included."""
     once = _DURATIONS.get(level.case)
     # Streams share the prefill. Their decode overlaps: four take about twice as long as one.
-    work = (level.prompt + level.depth) * level.concurrency / _PREFILL + level.output / _DECODE * level.concurrency**0.5
+    work: float = (level.prompt + level.depth) * level.concurrency / _PREFILL + level.output / _DECODE * level.concurrency**0.5
+    if level.tool == "gb10":  # its warm-up is a whole run
+        return (runs + 1) * (work + (level.pause or 0.0) * (level.concurrency - 1)) + 2.0
     return once if once else runs * work + 2.0
 
 
@@ -264,10 +271,9 @@ def usable(rows: Any) -> list[Mapping[str, Any]]:
     out: list[Mapping[str, Any]] = []
     for each in rows if isinstance(rows, (list, tuple)) else ():
         if isinstance(each, Mapping) and finite(each.get("mean")) is not None and isinstance(each.get("runs"), (list, tuple)):
-            quantity = CATEGORIES.get(str(each["of"])) if each.get("of") else each.get("quantity")
             level = level_of(each)
             fits = all(isinstance(value, type(default)) for value, default in zip(level, Level("")))
-            out += [{**each, **level._asdict(), "quantity": quantity}] if fits and str(quantity) in QUANTITIES else []
+            out += [{**each, **level._asdict()}] if fits and str(each.get("quantity")) in QUANTITIES else []
     return out
 
 
@@ -353,8 +359,3 @@ def lines(found: Sequence[Mapping[str, Any]]) -> list[str]:
     ]  # fmt: skip
     kept = [place for place in range(len(head)) if any(row[place] for row in cells)]
     return table([head[place] for place in kept], [[row[place] for place in kept] for row in cells]) if cells else []
-
-
-def compare_results(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows of the second result document next to those of the first with the same level and quantity."""
-    return [each for each in compare(second.get("rows"), (), first.get("rows")) if each["last"] is not None]

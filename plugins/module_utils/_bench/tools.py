@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._bench.cases import BenchError
-from ansible_collections.gb10.cluster.plugins.module_utils._bench.levels import AT_ONCE, CATEGORIES, RUNS, Level, level_of, seconds, suite
+from ansible_collections.gb10.cluster.plugins.module_utils._bench.levels import AT_ONCE, CASES, RUNS, Level, level_of, seconds, suite
 from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import loads, misfit
 from ansible_collections.gb10.cluster.plugins.module_utils._core.text import duration
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import measures
@@ -28,37 +28,38 @@ BOOK_PLACE = f".cache/llama-benchy/{hashlib.md5(BOOK_URL.encode(), usedforsecuri
 # --- What is run.
 
 #: Of tool-eval-bench, by the case: its options.
-CASES = {
+_OPTIONS = {
     "short": ["--short"], "whole": [], "hard": ["--hardmode"], "ifeval": ["--ifeval-only"], "needle": ["--needle-only"],
     "spec": ["--spec-bench", "--skip-tool-eval"],
 }  # fmt: skip
 SPEC = ("filler", "code", "structured")  # each is a prompt of spec-bench
 #: Seconds that a suite may take.
 BUDGETS = {"quick": 120, "seed": 3600, "full": 7200, "tools": 3600}
-_FORM = {"tool": str, "case?": str, "prompt?": int, "output?": int, "depth?": int, "concurrency?": int}
+_LEVEL = {"tool": str, "case?": str, "prompt?": int, "output?": int, "depth?": int, "concurrency?": int, "arrivals?": str}
+#: What a playbook or a user gives: levels in place of those of a suite, and the published figures of a profile.
+GIVEN = {"levels?": [_LEVEL], "profile?": str, "published?": [{"figures": dict}]}
 
 
-def plan(name: str, cases: Sequence[str], given: Any, published: Any, context: int, streams: int) -> list[Level]:
-    """Return the levels to run: those that a user gave as a list, or those of a suite. Raises BenchError."""
-    for number, each in enumerate(given if isinstance(given, list) else [given], 1):
-        fault = misfit(each, _FORM)
-        if fault:
-            raise BenchError(f"Level {number} is not valid: {fault}")
+def plan(name: str, cases: Sequence[str], given: Sequence[Mapping[str, Any]], published: Any, context: int, streams: int) -> list[Level]:
+    """Return the levels to run: those that a user gave, or those of a suite. Raises BenchError."""
     asked = [Level(EVAL, case) for case in cases]
     found = [level_of(each) for each in given] or (asked if name == "tools" else suite(name, published, context, streams) + asked * (name == "full"))
     found = [Level(EVAL, "spec") if each.tool == EVAL and each.case in SPEC else each for each in found]
     strange = [each for each in found if not _known(each)] if given or name == "tools" else []
-    if strange or not found:
-        level = f"The level {strange[0].name} is not known" if strange else f"The suite {name} has no levels: nothing of the profile's source can be measured"
-        raise BenchError(f"{level}. Use {BENCHY} with prompt, output, depth and concurrency, or {EVAL} with case ({', '.join(CASES)})")
+    if strange:
+        use = f"{EVAL} with case ({', '.join(_OPTIONS)}), or {OWN} with case ({', '.join(CASES[OWN])}) and output"
+        raise BenchError(f"The level {strange[0].name} is not known. Use {BENCHY} with prompt, output, depth and concurrency, {use}")
+    if not found:
+        reason = "bench_cases is empty" if name == "tools" else "no published figure of the profile that serves is known here and can be measured"
+        raise BenchError(f"The suite {name} has no levels: {reason}. Use the suite quick, or playbooks/bench.yml, which knows the figures of the profile")
     return list(dict.fromkeys(found))
 
 
 def _known(level: Level) -> bool:
     if level.tool == EVAL:
-        return level.case in CASES
+        return level.case in _OPTIONS
     if level.tool == OWN:
-        return level.case in OWN_CASES and min(level.output, level.concurrency) > 0 and (level.arrivals == AT_ONCE or bool(_EVERY.fullmatch(level.arrivals)))
+        return level.case in CASES[OWN] and min(level.output, level.concurrency) > 0 <= level.prompt and level.pause is not None
     return level.tool == BENCHY and level.arrivals == AT_ONCE and min(level.prompt, level.output, level.concurrency) > 0 <= level.depth
 
 
@@ -85,18 +86,16 @@ def progress(number: int, levels: Sequence[Level], left: float) -> str:
 
 # --- Levels that no tool sends, as the scripts of the seeds did: requests of one kind, all at once or one after another.
 
-_EVERY = re.compile(r"every ([\d.]{1,9}) s")
 _MODULE = (
     '\n\ndef put(boxes: dict[int, float], number: int, weight: float, places: int) -> bool:\n    """Put a box on the shelf, if there is a place."""'
     "\n    if len(boxes) >= places:\n        return False\n    boxes[number] = weight\n    return True\n"
 )
 _TOPICS = ("tides", "bridges", "bread", "glass", "maps", "clocks", "wool", "salt", "kites", "wells", "ferries", "paper")
-OWN_CASES = ("code", "chat", "topics")
 
 
 def requests_of(level: Level, salt: str) -> list[dict[str, Any]]:
     """Return the requests of a run, as api_probe takes them. No two prompts begin alike."""
-    every, out = _EVERY.fullmatch(level.arrivals), []
+    out = []
     for place in range(level.concurrency):
         mark = f"{salt}{place}"
         if level.case == "code":
@@ -106,22 +105,22 @@ def requests_of(level: Level, salt: str) -> list[dict[str, Any]]:
             asked = {"chat": True, "prompt": f"{' '.join(f'{mark}{word}' for word in range(420))}\nWrite a note in English on how two machines share work."}
         else:
             asked = {"chat": True, "prompt": f"{mark}: write four sentences about {_TOPICS[place % len(_TOPICS)]}.", "body": {"temperature": 0.7}}
-        out.append({**asked, "max_tokens": level.output, "after": place * float(every[1]) if every else 0.0})
+        out.append({**asked, "max_tokens": level.output, "after": place * (level.pause or 0.0)})
     return out
 
 
 def own_rows(level: Level, runs: Sequence[tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]], float]]) -> list[dict[str, Any]]:
     """Return the rows of runs: requests, their replies, and the seconds of a reply of one token, which one stream's decode does without."""
-    together, decode = [], []
+    together, decode = list[float](), list[float]()
     for requests, replies, first in runs:
-        lost = next((str(each["error"]) for each in replies if not each["ok"]), "")
+        lost = next((str(each["error"] or "a reply counts no tokens") for each in replies if not each["ok"] or not each["completion_tokens"]), "")
         if lost:
             raise BenchError(f"{level.name}: {lost[:300]}")
         tokens, end = sum(each["completion_tokens"] for each in replies), max(asked["after"] + each["seconds"] for asked, each in zip(requests, replies))
         together.append(tokens / max(end, 0.001))
-        decode.append((tokens - 1) / max(end - first, 0.001))
-    shares = [each / level.concurrency for each in together]
-    return [_row(level, "aggregate_tok_s", together), _row(level, "share_tok_s", shares) if level.concurrency > 1 else _row(level, "decode_tok_s", decode)]
+        decode += [(tokens - 1) / (end - first)] if end > first else []
+    one = ("decode_tok_s", decode) if level.concurrency == 1 else ("share_tok_s", [each / level.concurrency for each in together])
+    return [_row(level, *each) for each in (("aggregate_tok_s", together), one) if each[1]]
 
 
 # --- The command.
@@ -148,7 +147,11 @@ finally:
         to.write(text)
 """
 LEAST_USER = 65534  # user and group
-_UNPRIVILEGED = ["setpriv", f"--reuid={LEAST_USER}", f"--regid={LEAST_USER}", "--clear-groups", "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all"]
+#: A tool ends with the program that has started it, also if a connection is lost: it would load the server for an hour.
+_UNPRIVILEGED = [
+    "setpriv", f"--reuid={LEAST_USER}", f"--regid={LEAST_USER}", "--clear-groups", "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all",
+    "--pdeathsig=KILL",
+]  # fmt: skip
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY", "PYTHONDONTWRITEBYTECODE", "NO_COLOR")
 
 
@@ -164,7 +167,7 @@ def argv(level: Level, url: str, model: str, folder: str, root: bool = True) -> 
     else:
         module, given = "tool_eval_bench.cli.bench", {"base-url": url, "model": model, "backend": "vllm", "seed": 42}
         # The others leave their figures in a database alone.
-        more = [*CASES[level.case], "--no-probe-engine", *(["--json"] if level.case in ("ifeval", "needle", "spec") else ["--json-file", "result.json"])]
+        more = [*_OPTIONS[level.case], "--no-probe-engine", *(["--json"] if level.case in ("ifeval", "needle", "spec") else ["--json-file", "result.json"])]
     words = [*(word for name, value in given.items() for word in (f"--{name}", str(value))), *more]
     return ["env", "-i", *environment, *(_UNPRIVILEGED if root else []), PYTHON, "-I", "-c", LAUNCH, module, *words]
 
@@ -177,6 +180,8 @@ def reason_of(code: int, err: str, seconds: float) -> str:
     last = str((events or reports or lines or ["no message"])[-1])[:300].rstrip(".")
     if code == 124:
         return f"it did not end within {seconds:.0f} s. Use a smaller suite, or a larger bench_budget"
+    if code < 0:
+        return f"signal {-code} has ended it; the kernel does so if memory is short (`journalctl -k`). Use fewer or shorter prompts"
     if "No module named" in err or code == 127:
         return f"its environment is not complete ({last}). Run playbooks/bench.yml, which installs it"
     if "Falling back to 'gpt2'" in err:
@@ -202,6 +207,10 @@ BENCHY_RESULT = {"version": str, "latency_mode": str, "latency_ms": float, "benc
 _SCORES = {
     "score_percent": "final_score", "graded_percent": "completion_rate", "responsiveness_percent": "responsiveness", "deployability_percent": "deployability",
     "ifeval_prompt_percent": "prompt_accuracy", "ifeval_instruction_percent": "instruction_accuracy",
+}  # fmt: skip
+_CATEGORIES = {
+    "Tool Selection": "tool_selection_percent", "Parameter Precision": "parameter_precision_percent", "Multi-Step Chains": "multi_step_percent",
+    "Restraint & Refusal": "restraint_percent", "Error Recovery": "error_recovery_percent", "Structured Output": "structured_output_percent",
 }  # fmt: skip
 _SPEC = (("effective_tok_s", "effective_tg_tps", 1), ("acceptance_percent", "acceptance_rate", 100))
 EVAL_RESULT = {
@@ -265,7 +274,7 @@ def _eval_rows(level: Level, found: Mapping[str, Any]) -> list[dict[str, Any]]:
             raise BenchError(f"the engine refuses tool calls. {arguments}")
         raise BenchError(f"{level.tool}: {outcomes[0]['summary'][:300]}")
     values = {quantity: scores.get(place) for quantity, place in _SCORES.items() if scores.get("final_score") is not None}
-    values |= {CATEGORIES[each["label"]]: each["percent"] for each in scores.get("category_scores") or [] if each["label"] in CATEGORIES}
+    values |= {_CATEGORIES[each["label"]]: each["percent"] for each in scores.get("category_scores") or [] if each["label"] in _CATEGORIES}
     values |= {"passed_scenarios": sum(each["status"] == "pass" for each in outcomes)} if outcomes else {}
     rows = [_row(level, quantity, [value]) for quantity, value in values.items() if value is not None]
     samples, output = scores.get("results") or [], int((found.get("config") or {}).get("tg") or 0)
@@ -277,11 +286,14 @@ def _eval_rows(level: Level, found: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def share_rows(level: Level, before: str, after: str, usage: float | None) -> list[dict[str, Any]]:
-    """Return the shares of a level by the /metrics pages before and after it, and by the highest use of the KV cache. They are those of the whole server."""
+    """Return the shares of a level by the /metrics pages before and after it, and by the highest use of the KV cache. They are those of the whole server.
+
+    A counter that is not on both pages, or was reset between them, has no share.
+    """
     names = [name for _quantity, *pair, _factor in _SHARES for name in pair]
     first, last = measures.sums_of(before, names), measures.sums_of(after, names)
-    grown = {name: last.get(name, 0.0) - first.get(name, 0.0) for name in names}
-    shares = [(quantity, factor * grown[part] / grown[whole]) for quantity, part, whole, factor in _SHARES if grown[whole] > 0]
+    grown = {name: last[name] - first[name] for name in names if name in first and name in last}
+    shares = [(quantity, factor * grown[part] / grown[whole]) for quantity, part, whole, factor in _SHARES if grown.get(whole, 0) > 0 <= grown.get(part, -1)]
     return [_row(level, quantity, [share]) for quantity, share in shares] + ([] if usage is None else [_row(level, "kv_usage_percent", [100 * usage])])
 
 

@@ -26,7 +26,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._bench.levels import 
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded, redact, text
 from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import loads, run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_atomically
-from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, measures
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import look, protocol
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.commands import DIFFERS, CommandError, Group, answer, complain, show
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.verbs_read import looks, status_document
@@ -82,7 +82,7 @@ def check(group: Group, options: argparse.Namespace) -> int:
     _print(options, cases.title_lines(found))
     before = ""
     for level, batch in asked:
-        batch = [{**prompt, "expect": before or None} if prompt.get("as_before") else prompt for prompt in batch]
+        batch = [{**prompt, "alone": before} if prompt.get("as_before") else prompt for prompt in batch]
         replies = _replies(group, release, options.timeout, batch, level)
         before = str(replies[0]["text"])
         rows.append(cases.prompt_row(level, batch, replies))
@@ -133,8 +133,8 @@ class Memory(threading.Thread):
                     last, available, free = self.ranks[host], memory["available_kib"], memory["free_kib"]
                     lowest = {"lowest_available_kib": min(available, last.get("lowest_available_kib", available)), "after_kib": available}
                     last.update(lowest, lowest_free_kib=min(free, last.get("lowest_free_kib", free)))
-        usage = tools.kv_usage(self._server.page())
-        self.usage = usage if self.usage is None else max(self.usage, usage or 0.0)
+        used = (tools.kv_usage(self._server.page()), self.usage)
+        self.usage = max((share for share in used if share is not None), default=None)
 
     def require(self, floor: float) -> None:
         """Raise BenchError if a rank has less memory than the floor, in GiB."""
@@ -175,8 +175,11 @@ class Target:
         try:
             model = api_probe.models_of(page)[0] if status == 200 else {}
             self.context, self.model = model["max_model_len"], str(model["id"])
+            if not self.model.isprintable() or self.model[:1] in ("-", ""):  # it becomes an argument of a command
+                raise ValueError(self.model)
         except (ValueError, LookupError) as error:
-            raise not_serving(group, f"{self.url}/v1/models: {f'HTTP {status}' if status else page[:120]}") from error
+            reason = "its list of models is not valid" if status == 200 else f"HTTP {status}" if status else page[:120]
+            raise not_serving(group, f"{self.url}/v1/models: {reason}") from error
 
     @contextlib.contextmanager
     def folder(self, level: Level) -> Iterator[str]:
@@ -231,23 +234,24 @@ class Target:
                 argv = tools.argv(level, self.url, self.model, folder, os.geteuid() == 0)
                 code, out, err = run_command(argv, seconds, folder, stdin=f"{self.key}\n")
         except OSError as error:
-            raise cases.BenchError(f"{level.name} needs {error.filename}: {error.strerror}. See the README of the role bench") from error
+            raise cases.BenchError(f"{level.name} needs {error.filename or SCRATCH}: {error.strerror}. See the README of the role bench") from error
         known = [self.key] if self.key else []
         if code:
-            raise cases.BenchError(f"{level.tool}: {redact.without(tools.reason_of(code, err, seconds), known)}")
+            raise cases.BenchError(f"{level.tool}: {tools.reason_of(code, redact.without(err, known), seconds)}")
         result = redact.without(out, known)
         return tools.rows_of(level, result), loads(result)
 
 
-def _last_of(name: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return what was measured of each level before, and keep what was measured now, on this node."""
-    path = os.path.join(tools.FOLDER, f"last-{name}.json")
+def _last_of(found: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return what was measured of each level of this profile before, and keep what was measured now, on this node."""
+    path = os.path.join(tools.FOLDER, f"last-{found['group']}-{os.path.basename(str(found['profile']))}.json")
     try:
         last = [dict(each) for each in loads(bounded.text(path))]
     except (OSError, ValueError, TypeError):  # the first time
         last = []
     kept = {(level_of(each), str(each.get("quantity"))): each for each in [*last, *rows]}
-    write_atomically(path, json.dumps(list(kept.values())), 0o644)
+    with contextlib.suppress(OSError):  # a disk that is full must not take what was measured
+        write_atomically(path, json.dumps(list(kept.values())), 0o644)
     return last
 
 
@@ -255,6 +259,9 @@ def bench(group: Group, options: argparse.Namespace) -> int:
     """Measure the levels of a suite, print what they take and what was measured, and return 2 if that ends early."""
     release = served(group, "bench")
     given = _json_of(options.given, "What is measured") if options.given else {}
+    fault = bounded.misfit(given, tools.GIVEN)
+    if fault:
+        raise CommandError(f"What is measured is not valid: {fault}.")
     found = {"group": group.name, "suite": options.suite, **{key: release.get(key) for key in ("release", "profile")}, "time": text.stamp()}
     published = (given.get("published") or []) if given.get("profile") == found["profile"] else []
     target, streams = Target(group, release), (release.get("settings") or {}).get("max-num-seqs")
@@ -278,14 +285,17 @@ def bench(group: Group, options: argparse.Namespace) -> int:
                 notes.append(f"{group.name}: {level.name} was not measured: {reason}.")
                 continue
             memory.require(options.memory_floor)
+            seen = measures.sample(target.server.page())
+            others = seen.running + seen.waiting if seen else 0
+            notes += [f"{group.name}: {level.name} was measured next to {others} requests of other clients, which change its figures."] if others else []
             _print(options, [tools.progress(number, levels, left)])
             measured, result = target.measure(level, memory, left + GRACE_SECONDS)
             rows += measured
             results.append({"name": f"{number}.{level.tool}.json", "result": result})
-    except cases.BenchError as error:
+    except (cases.BenchError, OSError) as error:  # OSError: the key cannot be read any more
         ended = text.printable(f"{group.name}: {error}.")  # a tool's text: an async result skips NodeResults
     document = {"schema": tools.SCHEMA, **found, "seconds": round(time.monotonic() - start, 1), "rows": rows, "memory": memory.close()}
-    compared = compare(rows, published, _last_of(group.name, rows))
+    compared = compare(rows, published, _last_of(found, rows))
     lines = [*table_of(compared), "", *notes, *tools.memory_lines(document["memory"])]
     more = {"compared": compared, "results": results, "notes": notes, "ended": ended}
     answer(options, {**document, **more, "lines": [tools.title(found), "", *lines]}, ["", *lines])

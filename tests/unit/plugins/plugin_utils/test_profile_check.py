@@ -103,6 +103,7 @@ def test_defaults_are_complete_and_not_shared() -> None:
         (figures(), "published[0]", "has no tool, expected one of tool, measured_by (what measures it) and not_compared (the reason)"),
         (figures(tool="gb10", case="code", not_compared="why"), "published[0]", "has tool and not_compared"),
         (figures(tool="gb10", case="cod"), "published[0].case", "is 'cod', expected one of code, chat, topics for the tool gb10"),
+        (figures(tool="gb10", case="code", arrivals="often"), "published[0].arrivals", "is 'often', expected every N s, such as every 0.4 s"),
         (figures(tool="llama-benchy", concurrency=0), "published[0].concurrency", "is 0, expected the number of requests at once"),
         (figures(tool="llama-benchy", prompt=[1, 2], depth=[1, 2, 3]), "published[0]", "has lists of 2 (prompt), 3 (depth) values"),
         (figures("decode_toks", tool="llama-benchy"), "published[0].figures.decode_toks", "is not a quantity; did you mean decode_tok_s?"),

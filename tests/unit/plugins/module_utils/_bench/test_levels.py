@@ -99,24 +99,18 @@ def test_a_difference_is_marked_beyond_the_spread_of_three_runs_and_three_percen
     assert levels.compare([row(PP2048, quantity, *runs)], figures)[0]["mark"] == "", "of another system"
 
 
-def test_two_results_are_compared_by_level_and_quantity() -> None:
-    first = {"rows": [row(PP2048, "decode_tok_s", 40.0, 40.1, 39.9), row(PP2048, "ttft_ms", 900.0), {"broken": True}]}
+def test_rows_are_compared_with_the_last_ones_by_level_and_quantity() -> None:
+    first = [row(PP2048, "decode_tok_s", 40.0, 40.1, 39.9), row(PP2048, "ttft_ms", 900.0), {"broken": True}]
     broken = ["no row", {"quantity": "x"}, {**row(PP2048, "ttft_ms", 1.0), "tool": []}]
-    second = {"rows": [row(PP2048, "decode_tok_s", 30.0, 30.1, 29.9), row(PP2048._replace(depth=4096), "ttft_ms", 900.0), *broken]}
-    [found] = levels.compare_results(first, second)
+    second = [row(PP2048, "decode_tok_s", 30.0, 30.1, 29.9), row(PP2048._replace(depth=4096), "ttft_ms", 900.0), *broken]
+    found, other = levels.compare(second, (), first)
+    assert (other["measured"], other["last"]) == (900.0, None)
     assert (found["last"], found["measured"], found["last_percent"], found["last_mark"]) == (40.0, 30.0, -25.0, "worse")
     assert levels.lines([found]) == [
         "test             quantity  unit   measured     ±  last  difference",
         "pp2048 tg128 c1  decode    tok/s      30.0  0.08  40.0  -25.0 % worse",
     ]
-    assert levels.lines(levels.compare_results({}, {"rows": None})) == []
-
-
-def test_a_category_of_tool_eval_bench_is_a_quantity_of_its_own() -> None:
-    whole = {"tool": "tool-eval-bench", "part": "whole", "quantity": "score_percent", "runs": [75.0], "spread": None}
-    rows = [{**whole, "mean": 89.0}, {**whole, "mean": 75.0, "of": "Multi-Step Chains"}, {**whole, "mean": 60.0, "of": "Localization"}]
-    found = levels.compare(rows, published("b12x-fp8-1m"))
-    assert [(each["quantity"], each["published_percent"]) for each in found] == [("score_percent", 0.0), ("multi_step_percent", 0.0)]
+    assert levels.lines(levels.compare(None)) == []
 
 
 def test_levels_have_the_words_of_the_field() -> None:
@@ -149,3 +143,5 @@ def test_published_lines_have_the_level_or_the_reason() -> None:
     assert levels.headline(published("dspark-nvfp4-200k")) == "315.1 tok/s at 16"
     assert (levels.headline(published("b12x-fp8-1m")), levels.headline([])) == ("45.7 tok/s single", "-")
     assert levels.single_stream(published("b12x-fp8-1m")) == 45.7
+    both = {"tool": "llama-benchy", "concurrency": 16, "figures": {"decode_tok_s": 9.0, "aggregate_tok_s": 120.0}}
+    assert levels.headline([both]) == "120.0 tok/s at 16", "not that of each request"

@@ -52,12 +52,12 @@ def test_the_prompts_of_spec_bench_are_one_run() -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"name": "seed", "given": [LEVEL._asdict(), {"tool": "llama-benchy", "depth": "4k"}]}, "Level 2 is not valid: depth is '4k', and a whole number is"),
-        ({"name": "seed", "given": [{"depth": 1}]}, "Level 1 is not valid: it has no tool"),
         ({"name": "seed", "given": [{"tool": "llama-benchy", "prompt": 64}]}, "The level pp64 c1 is not known. Use llama-benchy with prompt, output, depth"),
+        ({"name": "seed", "given": [{"tool": "gb10", "case": "code", "output": 8, "arrivals": "every 1.2.3 s"}]}, "The level code tg8 c1 every 1.2.3 s is"),
         ({"name": "seed", "given": [{"tool": "curl"}]}, "The level c1 is not known"),
         ({"name": "tools", "cases": ["shrot"]}, "The level shrot c1 is not known"),
-        ({"name": "seed", "published": []}, "The suite seed has no levels: nothing of the profile's source can be measured"),
+        ({"name": "seed", "published": []}, "The suite seed has no levels: no published figure of the profile that serves is known here"),
+        ({"name": "tools", "cases": []}, "The suite tools has no levels: bench_cases is empty. Use the suite quick"),
     ],
 )
 def test_what_cannot_be_measured_is_named(arguments: dict[str, Any], text: str) -> None:
@@ -74,6 +74,7 @@ def test_what_cannot_be_measured_is_named(arguments: dict[str, Any], text: str) 
         (LEVEL, 1.0, "it does not fit into the time of the suite (bench_budget)"),
         (Level("gb10", "verse", 0, 16), 60.0, "no tool sends it"),
         (LEVEL._replace(arrivals="every 0.4 s"), 60.0, "no tool sends it"),
+        (Level("gb10", "code", 0, 8, 0, 16, "every 20 s"), 1200.0, "it does not fit into the time of the suite (bench_budget)"),  # 15 waits of 20 s, 4 times
     ],
 )
 def test_a_level_that_does_not_fit_is_left_out(level: Level, left: float, reason: str) -> None:
@@ -107,6 +108,11 @@ def test_all_output_counts_from_the_first_request_to_the_last_reply() -> None:
     assert single[1]["spread"] == 8.0
     both = tools.own_rows(Level("gb10", "chat", 0, 100, 0, 2), [(two, [reply, reply], 0.0)])
     assert [(row["quantity"], row["mean"]) for row in both] == [("aggregate_tok_s", 80.0), ("share_tok_s", 40.0)]
+    level = Level("gb10", "code", 0, 2)
+    slow_first = tools.own_rows(level, [(one, [{**reply, "seconds": 2.0}], 2.5)])
+    assert [row["quantity"] for row in slow_first] == ["aggregate_tok_s"], "the reply of one token took longer than the whole one"
+    with pytest.raises(BenchError, match="code tg2 c1: a reply counts no tokens"):
+        tools.own_rows(level, [(one, [{**reply, "completion_tokens": 0, "error": ""}], 0.0)])
     with pytest.raises(BenchError, match="code tg1 c1: HTTP 500"):
         tools.own_rows(Level("gb10", "code", 0, 1), [(one, [{**reply, "ok": False, "error": "HTTP 500"}], 0.0)])
 
@@ -118,7 +124,7 @@ def test_all_output_counts_from_the_first_request_to_the_last_reply() -> None:
 def test_a_tool_runs_without_rights_network_or_key_in_its_words(level: Level) -> None:
     words = tools.argv(level, "http://127.0.0.1:8000", "m", "/var/tmp/x")
     assert words[:2] == ["env", "-i"]
-    assert {"HOME=/var/tmp/x", "HF_HUB_OFFLINE=1", "--reuid=65534", "--no-new-privs", "--bounding-set=-all"} <= set(words)
+    assert {"HOME=/var/tmp/x", "HF_HUB_OFFLINE=1", "--reuid=65534", "--no-new-privs", "--bounding-set=-all", "--pdeathsig=KILL"} <= set(words)
     assert "--api-key" not in words
     assert "setpriv" not in tools.argv(level, "http://127.0.0.1:8000", "m", "/var/tmp/x", root=False)
 
@@ -182,6 +188,8 @@ def test_shares_are_those_of_the_level_alone() -> None:
     page = "vllm:spec_decode_num_draft_tokens_total {}\nvllm:spec_decode_num_accepted_tokens_total {}\nvllm:prefix_cache_queries_total 5\n"
     rows = tools.share_rows(LEVEL, page.format(100, 60), page.format(300, 180), 0.42)
     assert [(row["quantity"], row["mean"]) for row in rows] == [("acceptance_percent", 60.0), ("kv_usage_percent", 42.0)]
+    assert tools.share_rows(LEVEL, "", page.format(300, 180), None) == [], "what was before the level is not known"
+    assert tools.share_rows(LEVEL, page.format(100, 60), page.format(300, 20), None) == [], "the engine was restarted"
     assert tools.share_rows(LEVEL, "", "vllm:prefix_cache_queries_total NaN\n", None) == []
     assert tools.kv_usage('vllm:kv_cache_usage_perc{engine="0"} 0.25\nvllm:kv_cache_usage_perc{engine="1"} 0.5\nvllm:kv_cache_usage_perc x\n') == 0.5
 
@@ -196,6 +204,7 @@ def test_shares_are_those_of_the_level_alone() -> None:
         (1, "Running test\n[Error] Stopping due to error in standard run: HTTP 500: EngineDead\nx\n", "standard run: HTTP 500: EngineDead (exit code 1)"),
         (2, '{"event": "log"}\n{"event": "error", "error": "x", "message": "Server \\"m\\" returned 401."}\n', 'Server \\"m\\" returned 401 (exit code 2)'),
         (1, "", "no message (exit code 1)"),
+        (-9, "", "signal 9 has ended it; the kernel does so if memory is short (`journalctl -k`). Use fewer or shorter prompts"),
     ],
 )
 def test_why_a_tool_failed(code: int, err: str, text: str) -> None:

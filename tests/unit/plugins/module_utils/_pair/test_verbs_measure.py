@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import json
@@ -102,7 +103,8 @@ def test_a_reply_that_differs_while_others_start_and_end_is_bad(head: Head) -> N
     for again, code in ((alone, 0), (changed, 2)):
         head.texts = [alone, again, *["Paris."] * 18]
         _lines, error = head.gb10("--cases=victim", code=code)
-    assert f"at 7 at once, to 'Write a Python class for a cache whose entries expire, then explain each method.': the reply is {changed!r}" in error
+    assert "at 7 at once, to 'Write a Python class for a cache whose entries expire, then explain each method.': it is not the reply" in error
+    assert "it is not the reply that came alone, from character 17 on: 'nothing.', not 'a time for each key.'" in error
     assert [asked["concurrency"] for asked in head.asked] == [1, 7, 1, 7]
     assert head.asked[0]["requests"][0] == head.asked[1]["requests"][0], "the same request"
 
@@ -254,6 +256,23 @@ def test_a_tokenizer_of_the_cache_of_the_hub_is_read_and_one_outside_the_model_i
     assert measured.bench(code=2, levels=[LEVEL])[1].startswith("pair1: pp64 tg16 c1 needs ")
 
 
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ([], "it is [], and a mapping is expected."),
+        ({"levels": LEVEL}, "levels is "),
+        ({"levels": [LEVEL, {**LEVEL, "depth": "4k"}]}, "levels[1].depth is '4k', and a whole number is expected."),
+        ({"levels": [{"tool": "gb10", "arrivals": 3}]}, "levels[0].arrivals is 3, and a text is expected."),
+        ({"profile": "mine", "published": [{"tool": "gb10"}]}, "published[0] has no figures."),
+    ],
+    ids=str,
+)
+def test_what_is_not_a_level_or_a_figure_is_named(measured: Bench, given: object, fault: str) -> None:
+    path = measured.folder / "given.json"
+    path.write_text(json.dumps(given), encoding="utf-8")
+    assert measured.bench(f"--given={path}", code=1)[1].startswith(f"What is measured is not valid: {fault}")
+
+
 def test_what_would_be_measured_is_reported_without_a_measurement(measured: Bench) -> None:
     found, _error = measured.bench("--plan", levels=[LEVEL, {**LEVEL, "depth": 9000}])
     assert found["lines"] == ["pair1: about 4 s for pp64 tg16 c1."]
@@ -275,6 +294,12 @@ def test_a_level_that_no_tool_sends_is_sent_four_times_and_a_server_that_is_gone
     assert measured.bench(code=2, levels=[level])[1] == "pair1: it is gone.\n"
 
 
+def test_a_key_that_cannot_be_read_any_more_does_not_take_what_was_measured(measured: Bench) -> None:
+    measured.patch.setattr(api_probe, "ask", lambda *_words: os.stat("/none/api_key"))
+    found, error = measured.bench(code=2, levels=[LEVEL, {"tool": "gb10", "case": "code", "output": 16}])
+    assert (len(found["results"]), "/none/api_key" in error) == (1, True)
+
+
 def test_published_and_last_figures_of_a_level_stand_next_to_its_own(measured: Bench) -> None:
     measured.bench(levels=[LEVEL])
     found, _error = measured.bench()
@@ -283,6 +308,17 @@ def test_published_and_last_figures_of_a_level_stand_next_to_its_own(measured: B
     assert decode == {0: (200, "worse", mean), 64: (None, "", None)}
     found, _error = measured.bench(profile="other")
     assert {row["published"] for row in found["compared"]} == {None}, "they are of another profile"
+    (measured.folder / "pair1/current/release.json").write_text(json.dumps({**RELEASE, "profile": "other", "model": str(measured.folder)}), encoding="utf-8")
+    found, _error = measured.bench()
+    assert {row["last"] for row in found["compared"]} == {None}, "another profile serves now"
+
+
+def test_a_full_disk_does_not_take_what_was_measured(measured: Bench) -> None:
+    def full(*_words: object, **_more: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    measured.patch.setattr(verbs_measure, "write_atomically", full)
+    assert measured.bench()[0]["rows"]
 
 
 def test_each_level_has_its_share_of_the_cache_and_the_ranks_their_lowest_memory(measured: Bench) -> None:
@@ -291,6 +327,22 @@ def test_each_level_has_its_share_of_the_cache_and_the_ranks_their_lowest_memory
     assert [row["mean"] for row in found["rows"] if row["quantity"] == "kv_usage_percent"] == [25.0, 25.0]
     assert found["memory"] == {"spark-1": {"lowest_available_kib": 7 << 20, "lowest_free_kib": 4 << 20, "after_kib": 7 << 20}, "spark-2": {}}
     assert API_KEY not in json.dumps(measured.calls)
+
+
+def test_requests_of_other_clients_are_noted(measured: Bench) -> None:
+    page = "vllm:generation_tokens_total 9\nvllm:num_requests_running 2\nvllm:num_requests_waiting 1\n"
+    measured.patch.setitem(PAGES, "/metrics", page)
+    assert measured.bench(levels=[LEVEL])[0]["notes"] == [
+        "pair1: pp64 tg16 c1 was measured next to 3 requests of other clients, which change its figures."
+    ]
+
+
+def test_a_scratch_folder_without_space_is_named(measured: Bench) -> None:
+    def full(*_words: object, **_more: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    measured.patch.setattr(os, "makedirs", full)
+    assert measured.bench(code=2)[1] == f"pair1: pp64 tg16 c1 needs {measured.folder}: No space left on device. See the README of the role bench.\n"
 
 
 def test_a_level_that_does_not_fit_is_left_out_with_the_reason(measured: Bench) -> None:
@@ -304,6 +356,7 @@ def test_a_level_that_does_not_fit_is_left_out_with_the_reason(measured: Bench) 
     [
         (["--memory-floor=7.8"], None, "spark-1: 7.5 GiB of memory are available, and the floor is 7.8 GiB (bench_memory_floor)."),
         ([], (1, "", f"[Error] Stopping: HTTP 401: Unauthorized for {API_KEY}\n"), "llama-benchy: [Error] Stopping: HTTP 401: Unauthorized for "),
+        ([], (1, "", f"Error: {'x' * 288}{API_KEY}\n"), f"llama-benchy: Error: {'x' * 288}*****"),  # it is masked before it is cut
         ([], (1, "", "a \x1b]0;b\a\n"), r"llama-benchy: a \x1b]0;b\x07 (exit code 1)."),
         ([], (0, "[]", ""), "the result of llama-benchy is not valid: it is [], and a mapping is expected."),
     ],
@@ -338,4 +391,11 @@ def test_a_group_that_does_not_serve_is_not_measured(measured: Bench) -> None:
     measured.patch.setattr(api_probe.Server, "call", lambda *_words, **_more: (0, "ConnectionRefusedError"))
     _found, error = measured.bench(code=1)
     assert error.startswith("spark-1 does not serve: http://10.0.0.11:8888/v1/models: ConnectionRefusedError. See playbooks/status.yml")
+    assert not measured.calls
+
+
+@pytest.mark.parametrize("name", ["m\0", "m\ud800", "--save-result=/x", ""])
+def test_a_model_whose_name_cannot_be_a_word_of_a_command_is_not_measured(measured: Bench, name: str) -> None:
+    measured.patch.setitem(PAGES, "/v1/models", json.dumps({"data": [{"id": name, "max_model_len": 8192}]}))
+    assert "/v1/models: its list of models is not valid. See playbooks/status.yml" in measured.bench(code=1)[1]
     assert not measured.calls
