@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import statistics
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,7 @@ BOOK_PLACE = f".cache/llama-benchy/{hashlib.md5(BOOK_URL.encode(), usedforsecuri
 
 # --- What is run.
 
+EVAL_TOKENS = 16384  # of a reply of tool-eval-bench
 #: Of tool-eval-bench, by the case: its options.
 _OPTIONS = {
     "short": ["--short"], "whole": [], "hard": ["--hardmode"], "ifeval": ["--ifeval-only"], "needle": ["--needle-only"],
@@ -155,8 +157,11 @@ _UNPRIVILEGED = [
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY", "PYTHONDONTWRITEBYTECODE", "NO_COLOR")
 
 
-def argv(level: Level, url: str, model: str, folder: str, root: bool = True) -> list[str]:
-    """Return the command that measures a level in a folder of its own, which has tokenizer.json. It reads the key as one line. `root` gives up its rights."""
+def argv(level: Level, url: str, model: str, folder: str, root: bool = True, context: int | None = None) -> list[str]:
+    """Return the command that measures a level in a folder of its own, which has tokenizer.json. It reads the key as one line. `root` gives up its rights.
+
+    `context` is that of the server, None if it is not known: a reply of tool-eval-bench may otherwise have EVAL_TOKENS, which a small one refuses.
+    """
     environment = [f"HOME={folder}", f"TMPDIR={folder}", "PATH=/usr/bin:/bin", "LC_ALL=C.UTF-8", *(f"{name}=1" for name in _OFFLINE)]
     if level.tool == BENCHY:
         module, given = "llama_benchy.__main__", {
@@ -167,7 +172,9 @@ def argv(level: Level, url: str, model: str, folder: str, root: bool = True) -> 
     else:
         module, given = "tool_eval_bench.cli.bench", {"base-url": url, "model": model, "backend": "vllm", "seed": 42}
         # The others leave their figures in a database alone.
-        more = [*_OPTIONS[level.case], "--no-probe-engine", *(["--json"] if level.case in ("ifeval", "needle", "spec") else ["--json-file", "result.json"])]
+        limit = ["--backend-kwargs", json.dumps({"max_tokens": context // 4})] if context and context < 2 * EVAL_TOKENS else []
+        more = ["--json"] if level.case in ("ifeval", "needle", "spec") else ["--json-file", "result.json"]
+        more = [*limit, *_OPTIONS[level.case], "--no-probe-engine", *more]
     words = [*(word for name, value in given.items() for word in (f"--{name}", str(value))), *more]
     return ["env", "-i", *environment, *(_UNPRIVILEGED if root else []), PYTHON, "-I", "-c", LAUNCH, module, *words]
 

@@ -231,7 +231,7 @@ class Target:
         """Run the tool of a level, and return its rows and its result. Raises BenchError."""
         try:
             with self.folder(level) as folder:
-                argv = tools.argv(level, self.url, self.model, folder, os.geteuid() == 0)
+                argv = tools.argv(level, self.url, self.model, folder, os.geteuid() == 0, self.context)
                 code, out, err = run_command(argv, seconds, folder, stdin=f"{self.key}\n")
         except OSError as error:
             raise cases.BenchError(f"{level.name} needs {error.filename or SCRATCH}: {error.strerror}. See the README of the role bench") from error

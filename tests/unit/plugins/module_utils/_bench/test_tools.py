@@ -129,6 +129,12 @@ def test_a_tool_runs_without_rights_network_or_key_in_its_words(level: Level) ->
     assert "setpriv" not in tools.argv(level, "http://127.0.0.1:8000", "m", "/var/tmp/x", root=False)
 
 
+@pytest.mark.parametrize(("context", "shown"), [(4096, True), (131072, False), (None, False)])
+def test_replies_of_the_scenarios_fit_into_a_small_context(context: int | None, shown: bool) -> None:
+    words = tools.argv(Level("tool-eval-bench", "short"), "http://127.0.0.1:8000", "m", "/var/tmp/x", context=context)
+    assert ('{"max_tokens": 1024}' in words) is shown
+
+
 # --- results
 
 
