@@ -112,6 +112,7 @@ def test_tool_calls_are_scored_or_the_missing_parser_is_named(serving: Owner, wh
     """The lab's model fails each scenario. Without a parser of tool calls the engine refuses them."""
     folder = serving.folder / "tools"
     given: dict[str, Any] = {"bench_suite": "tools", "bench_folder": str(folder), "pip_arguments": wheels}
+    serving.run("bring up", *ONLY_SERVING).passed()  # a run before this one may have left the parser
     serving.run("bench", **given).failed("enable-auto-tool-choice", "tool-call-parser", "engine.args")
     serving.run("bring up", *ONLY_SERVING, extra_arguments={"enable-auto-tool-choice": True, "tool-call-parser": "hermes"}).passed()
     serving.run("bench", **given).passed().shows(r"tool-eval-bench short +score")
