@@ -236,9 +236,8 @@ def seconds(level: Level, runs: int = RUNS) -> float:
     once = _DURATIONS.get(level.case)
     # Streams share the prefill. Their decode overlaps: four take about twice as long as one.
     work: float = (level.prompt + level.depth) * level.concurrency / _PREFILL + level.output / _DECODE * level.concurrency**0.5
-    if level.tool == "gb10":  # its warm-up is a whole run
-        return (runs + 1) * (work + (level.pause or 0.0) * (level.concurrency - 1)) + 2.0
-    return once if once else runs * work + 2.0
+    # The warm-up is a whole run, also of llama-benchy.
+    return once if once else (runs + 1) * (work + (level.pause or 0.0) * (level.concurrency - 1)) + 2.0
 
 
 def suite(name: str, published: Sequence[Mapping[str, Any]] | None, context: int, streams: int) -> list[Level]:
