@@ -70,7 +70,7 @@ QUANTITIES: dict[str, Quantity] = {
 CASES: dict[str, dict[str, str]] = {
     "llama-benchy": {"": "a text, cut to the tokens of the level"},
     "tool-eval-bench": {
-        "short": "its 15 core scenarios", "whole": "its 69 scenarios", "hard": "whole, and its hard mode", "ifeval": "IFEval", "needle": "a needle in a haystack",
+        "short": "its 15 core scenarios", "whole": "its 69 scenarios", "hard": "whole, and its hard mode", "ifeval": "IFEval", "needle": "a needle in a text",
         "spec": "the three prompts of spec-bench at 0, 4096 and 8192 tokens",
         "filler": "spec-bench, prose", "code": "spec-bench, code", "structured": "spec-bench, JSON",
     },
