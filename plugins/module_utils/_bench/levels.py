@@ -70,7 +70,7 @@ QUANTITIES: dict[str, Quantity] = {
 CASES: dict[str, dict[str, str]] = {
     "llama-benchy": {"": "a text, cut to the tokens of the level"},
     "tool-eval-bench": {
-        "short": "its 15 core scenarios", "whole": "its 69 scenarios", "hard": "its hard mode", "ifeval": "IFEval", "needle": "a needle in a haystack",
+        "short": "its 15 core scenarios", "whole": "its 69 scenarios", "hard": "whole, and its hard mode", "ifeval": "IFEval", "needle": "a needle in a text",
         "spec": "the three prompts of spec-bench at 0, 4096 and 8192 tokens",
         "filler": "spec-bench, prose", "code": "spec-bench, code", "structured": "spec-bench, JSON",
     },
@@ -236,9 +236,8 @@ def seconds(level: Level, runs: int = RUNS) -> float:
     once = _DURATIONS.get(level.case)
     # Streams share the prefill. Their decode overlaps: four take about twice as long as one.
     work: float = (level.prompt + level.depth) * level.concurrency / _PREFILL + level.output / _DECODE * level.concurrency**0.5
-    if level.tool == "gb10":  # its warm-up is a whole run
-        return (runs + 1) * (work + (level.pause or 0.0) * (level.concurrency - 1)) + 2.0
-    return once if once else runs * work + 2.0
+    # The warm-up is a whole run, also of llama-benchy.
+    return once if once else (runs + 1) * (work + (level.pause or 0.0) * (level.concurrency - 1)) + 2.0
 
 
 def suite(name: str, published: Sequence[Mapping[str, Any]] | None, context: int, streams: int) -> list[Level]:

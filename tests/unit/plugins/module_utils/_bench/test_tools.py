@@ -71,6 +71,7 @@ def test_what_cannot_be_measured_is_named(arguments: dict[str, Any], text: str) 
     [
         (LEVEL, 60.0, ""),
         (LEVEL._replace(depth=8192), 60.0, "it needs 8,480 tokens, and the context is 8,192"),
+        (LEVEL._replace(output=960), 180.0, "it does not fit into the time of the suite (bench_budget)"),  # 47 s, four times
         (LEVEL, 1.0, "it does not fit into the time of the suite (bench_budget)"),
         (Level("gb10", "verse", 0, 16), 60.0, "no tool sends it"),
         (LEVEL._replace(arrivals="every 0.4 s"), 60.0, "no tool sends it"),

@@ -275,7 +275,7 @@ def test_what_is_not_a_level_or_a_figure_is_named(measured: Bench, given: object
 
 def test_what_would_be_measured_is_reported_without_a_measurement(measured: Bench) -> None:
     found, _error = measured.bench("--plan", levels=[LEVEL, {**LEVEL, "depth": 9000}])
-    assert found["lines"] == ["pair1: about 4 s for pp64 tg16 c1."]
+    assert found["lines"] == ["pair1: about 5 s for pp64 tg16 c1."]
     assert not measured.calls
 
 
