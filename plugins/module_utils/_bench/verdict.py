@@ -124,10 +124,10 @@ def _step(points: Sequence[Point], width: int, least: float) -> tuple[int, float
 
 
 def _thinned(points: Sequence[Point]) -> list[Point]:
-    """Return medians of neighbours, at most about MOST_POINTS. Stretches of some samples tell nothing."""
+    """Return medians of neighbours, at most about MOST_POINTS. Stretches of some medians tell nothing, and the fit takes the cube of their number."""
     size = -(-len(points) // MOST_POINTS)
     parts = {part: [each for each in points if each.part == part] for part in dict.fromkeys(point.part for point in points)}
-    groups = [each[start : start + size] for each in parts.values() if len(each) >= 5 for start in range(0, len(each), size)]
+    groups = [each[start : start + size] for each in parts.values() if len(each) >= 5 * size for start in range(0, len(each), size)]
     return [Point(*(median(column) for column in zip(*each))) for each in groups]
 
 

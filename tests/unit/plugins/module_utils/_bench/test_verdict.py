@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import re
+import time
 from typing import Any
 
 import pytest
@@ -116,3 +117,12 @@ def test_a_soak_that_cannot_tell_names_what_it_needs() -> None:
     [found] = verdict.verdict(PLAN, late)["findings"]
     assert found.startswith("Too short to tell: available memory of rank 0 on spark-1 fell by ")
     assert verdict.verdict(PLAN, [])["verdict"] == "unclear"
+
+
+def test_a_long_soak_of_an_engine_that_comes_and_goes_is_judged_in_seconds() -> None:
+    samples = soak("flapping", minutes=3000)
+    for index, sample in enumerate(samples):
+        sample["gap"] = "the API did not answer" if index % 8 == 0 else ""
+    begun = time.monotonic()
+    assert verdict.verdict(PLAN, samples)["verdict"] == "unclear"
+    assert time.monotonic() - begun < 10
