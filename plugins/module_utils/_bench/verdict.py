@@ -23,6 +23,7 @@ LEAK_MIB, LEAST_LEAK_MIB, LEAST_FALL_MIB = 1.0, 0.1, 400.0  # a request: what a 
 SLOW_PERCENT, LEAST_SLOW_PERCENT = 7.0, 3.0  # the same of the speed over the first hours: a change of temperature by day moves it by 3 %
 STEP_MIB, STEP_PERCENT, STEP_POINTS = 1024.0, 10.0, 15.0  # of acceptance, points
 WARM_UP, LONGEST_WARM_UP, WARM_UP_SECONDS = 0.1, 0.25, (900.0, 3600.0)  # shares of what an engine was sampled; at least and at most so long
+KERNEL_LINES = 10  # that are named: a fault can repeat itself with other figures for days
 #: Without both, each request leaks about 14 MB (GanyX19).
 UCX_PAIR = ("UCX_MEM_MMAP_HOOK_MODE", "UCX_RCACHE_MAX_UNRELEASED")
 
@@ -283,8 +284,8 @@ class _Judge:
         failed = sum(sample.get("failed") or 0 for sample in counted)
         if failed:
             last = next((text for sample in reversed(counted) for text in sample.get("errors") or []), "")
-            self.bad.append(f"{failed} of {self.samples[-1]['requests']:,} requests failed{f'. The last error: {last}' if last else ''}.")
-        for text in dict.fromkeys(text for sample in self.samples for text in sample.get("kernel") or []):
+            self.bad.append(f"{failed} of {self.samples[-1]['requests'] + failed:,} requests failed{f'. The last error: {last}' if last else ''}.")
+        for text in list(dict.fromkeys(text for sample in self.samples for text in sample.get("kernel") or []))[:KERNEL_LINES]:
             host, _colon, line = text.partition(": ")
             self.bad.append(f"The kernel of {host} reported: {line}.")
 

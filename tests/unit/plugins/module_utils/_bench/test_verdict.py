@@ -101,8 +101,11 @@ def test_failed_requests_and_kernel_messages_fail_it() -> None:
     samples[120].update(failed=2, errors=["HTTP 500: EngineDeadError"])
     samples[130].update(kernel=["spark-2: NVRM: Xid 31"])
     assert verdict.verdict(PLAN, samples)["findings"] == [
-        f"2 of {samples[-1]['requests']:,} requests failed. The last error: HTTP 500: EngineDeadError.", "The kernel of spark-2 reported: NVRM: Xid 31.",
+        f"2 of {samples[-1]['requests'] + 2:,} requests failed. The last error: HTTP 500: EngineDeadError.", "The kernel of spark-2 reported: NVRM: Xid 31.",
     ]  # fmt: skip
+    for sample in samples:
+        sample["kernel"] = [f"spark-2: NVRM: Xid 31, pid {sample['time']}"]
+    assert len(verdict.verdict(PLAN, samples)["findings"]) == 11, "a receipt stays small"
 
 
 def test_a_soak_that_cannot_tell_names_what_it_needs() -> None:
