@@ -78,7 +78,8 @@ class Head:
     def sample(self) -> dict[str, Any]:
         served, plant = len(self.engine.served), self.engine.plant
         memory = 60_000 - plant.get("leak", 0.0) * served - (2048 if plant.get("step") and served > plant["step"] else 0) + 5 * math.sin(served)
-        return {"containers": self.containers, "memory": {"total_kib": 1 << 27, "available_kib": int(memory * 1024)}, "gpus": [], "kernel": self.kernel}
+        figures = {"total_kib": 1 << 27, "available_kib": int(memory * 1024)}
+        return {"containers": self.containers, "memory": figures, "gpus": [[40.0, 90.0]], "kernel": self.kernel}
 
     def gb10(self, *words: str, code: int = 0) -> Any:
         assert commands.run(words, path=str(self.folder / "agent.json"), admin=str(self.folder / "run/admin.sock")) == code
