@@ -37,7 +37,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._pair.verbs_measure i
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.verbs_read import ask
 
 UNIT = "gb10-soak"
-PLAN, SAMPLES = "plan.json", "samples.jsonl"
+SAMPLES = "samples.jsonl"
 KEPT, KERNEL_LINES = 10, 3  # soaks; lines of a rank in a sample
 LONGEST_HOURS, MOST_SAMPLES, LONGEST_PAUSE = 24 * 31, 50_000, 3600.0
 LONGEST_GAP = 24 * 3600.0  # seconds without service that end a soak
@@ -119,7 +119,7 @@ class Soak:
 
     def __init__(self, group: Group, name: str) -> None:
         self.name, self.folder = name, Folder(group.folder, protocol.SOAKS, name)
-        self.plan: dict[str, Any] = self.folder.load(PLAN) or {}
+        self.plan: dict[str, Any] = self.folder.load(look.PLAN) or {}
         self._handle: int | None = None
 
     def lock(self) -> bool:
@@ -159,7 +159,7 @@ class Soak:
 
     def wanted(self) -> bool:
         """Whether the soak is to go on: its plan is there, and it was not stopped."""
-        return bool((self.folder.load(PLAN) or {}).get("wanted")) and not self.folder.exists(look.SOAKED)
+        return bool(look.soak_that_goes_on(self.folder))
 
     def end(self) -> None:
         """Write the verdict, which ends the soak."""
@@ -338,7 +338,7 @@ def _start(group: Group, options: argparse.Namespace) -> dict[str, Any]:
     compose = bounded.text(os.path.join(group.folder, "current", releases.COMPOSE))
     name = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     soak = Soak(group, name)
-    soak.folder.save(PLAN, {
+    soak.folder.save(look.PLAN, {
         "group": group.name, "name": name, "release": release.get("release"), "profile": release.get("profile"), "api": api, "model": model["id"],
         "hours": options.hours, "seed": options.seed or name, "interval": options.interval, "pause": options.pause, "users": users_of(settings),
         "context": model["max_model_len"] or 4096, "tokens_per_word": _tokens_per_word(server, model["id"]),
@@ -367,7 +367,7 @@ def _tokens_per_word(server: api_probe.Server, model: str) -> float:
 
 
 def _stop(soak: Soak) -> dict[str, Any]:
-    soak.folder.save(PLAN, {**soak.plan, "wanted": False})
+    soak.folder.save(look.PLAN, {**soak.plan, "wanted": False})
     end = time.monotonic() + END_SECONDS
     while soak.runs() and time.monotonic() < end:
         time.sleep(0.1)

@@ -178,6 +178,8 @@ def test_a_soak_ends_by_itself_and_status_and_records_have_its_receipt(head: Hea
     monkeypatch.setattr(look, "in_short", lambda *_arguments, **_more: seen)
     monkeypatch.setattr(commands.Group, "call", lambda *_arguments, **_more: {**seen, "desired": {}, "outcome": {}, "watch": {}})
     assert f"pair1: {shown['sentence'].partition(': ')[2]}" in head.gb10("status", "--no-completion", code=2).out
+    (head.group / "soak" / name / "verdict.json").unlink()
+    assert f"pair1: The soak {name} loads it for 0.0003 h. See `gb10 soak status`.\n" in head.gb10("status", "--no-completion", code=2).out
 
 
 def test_an_outage_is_a_gap_and_another_release_ends_the_soak(head: Head) -> None:
