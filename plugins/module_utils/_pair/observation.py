@@ -20,9 +20,7 @@ USEFUL_SECONDS = 10.0
 FRESH_SECONDS = 5.0  # a reading of a GPU counts for so long
 REST_PERCENT = 30.0  # utilization: two real GPUs show 0 to 28 at rest, and 92 and more at work
 REQUEST = {"prompt": "1", "max_tokens": 1}
-#: Its speed is compared with its own history. Nothing else follows from it.
-CANARY = {"prompt": measures.DECODE_PROMPT, "max_tokens": measures.LEAST_DECODE_TOKENS, "body": {"ignore_eos": True}}
-CANARY_TIMEOUT = 120.0
+CANARY_TIMEOUT = 120.0  # its speed is compared with its own history, and nothing else follows from it
 
 
 class Observation:
@@ -157,7 +155,7 @@ class Observation:
         every, rests = float(self.settings["canary_seconds"]), self._idle_since is not None and now - self._idle_since >= USEFUL_SECONDS
         if every and rests and now >= self._canary_again and self._canary is None and self._probe is None and self._proven and self.complete():
             self._canary_again, self._canary_tokens, self._canary_reply = now + every, float(self._figures["tokens"]), {}
-            limits = {"timeout": CANARY_TIMEOUT, "requests": [CANARY], **self._url()}
+            limits = {"timeout": CANARY_TIMEOUT, "requests": [measures.SHORT_DECODE], **self._url()}
             self._canary = self.ranks[0].begin("probe", CANARY_TIMEOUT + READ_LIMIT, release=release, **limits)
 
     def _take_canary(self, busy: bool) -> None:

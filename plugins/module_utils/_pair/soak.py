@@ -44,7 +44,6 @@ LONGEST_GAP = 24 * 3600.0  # seconds without service that end a soak
 REQUEST_SECONDS, PROBE_SECONDS = 900.0, 300.0
 BEGIN_SECONDS, END_SECONDS, LOCK_SECONDS = 15.0, 60.0, 1.0
 CALM_SECONDS = 5.0  # after a request that failed
-PROBE = {"prompt": measures.DECODE_PROMPT, "max_tokens": measures.LEAST_DECODE_TOKENS, "body": {"ignore_eos": True}}
 _SERVED = "vllm:request_success_total"
 
 # --- The load: users drawn by a seed, who write, wait for the reply, read it and go on. Pure; the same seed is the same load.
@@ -214,7 +213,7 @@ class Sampler:
     def take(self, load: Load) -> dict[str, Any]:
         """Return a sample. The decode speed is that of one short request next to the users' ones."""
         page = self.server.page()
-        reply = self.server.complete(self.plan["model"], PROBE) if page else {}
+        reply = self.server.complete(self.plan["model"], measures.SHORT_DECODE) if page else {}
         figures, drafts, seen, now = measures.sample(page), measures.draft_counters(page), list(self._ranks()), time.monotonic()
         ended = [*load.taken(), *([reply["error"]] if reply else [])]
         errors = [text.printable(each)[:200] for each in ended if each]
@@ -284,6 +283,8 @@ def _run(group: Group, soak: Soak) -> int:
         if time.monotonic() > end:
             raise CommandError(f"{group.name}: the soak {soak.name} runs already.")
         time.sleep(0.05)
+    if not soak.wanted():  # it was stopped before systemd started it again
+        return 0
     plan, samples, ended = soak.plan, soak.samples(), threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: ended.set())

@@ -147,6 +147,10 @@ def test_planted_faults_are_found_although_the_soak_was_killed_in_the_middle(hea
     found = json.loads(head.gb10("soak", "stop", "--json").out)
     assert found["changed"]
     assert not json.loads(head.gb10("soak", "stop", "--json").out)["changed"]
+    count = len(head.engine.served)
+    head.gb10("soak", "run", name)  # by systemd, after it had failed
+    time.sleep(0.2)
+    assert len(head.engine.served) <= count + 3, "only what was on its way"
     assert head.end() == 0
     lines = head.lines(name)
     assert lines[: len(kept)] == kept
