@@ -325,9 +325,10 @@ def verdict(plan: Mapping[str, Any], samples: Sequence[Sample]) -> dict[str, Any
     gaps = [str(now["gap"]) for before, now in zip([{}, *samples], samples) if now.get("gap") and not before.get("gap")]
     requests = samples[-1]["requests"] if samples else 0
     length = f"{hours:.1f} h" + (f" of {plan['hours']:g} h" if hours < 0.99 * plan["hours"] else "")
-    head = f"{plan['group']}: soaked {length} on release {plan['release']}, {requests:,} requests: {WORDS[result]}."
+    count = f"{len(gaps)} gap{'s' if len(gaps) > 1 else ''}"
+    head = f"{plan['group']}: soaked {length} on release {plan['release']}, {requests:,} requests{f', {count}' if gaps else ''}: {WORDS[result]}."
     notes = [f"{judge.warm / 60:.0f} min of warm-up are not judged."] if judge.warm >= 60 else []
-    notes += [f"{len(gaps)} gap{'s' if len(gaps) > 1 else ''} not judged: {'; '.join(dict.fromkeys(gaps))}."] if gaps else []
+    notes += [f"{count} not judged: {'; '.join(dict.fromkeys(gaps))}."] if gaps else []
     return {
         "schema": SCHEMA, **{key: plan.get(key) for key in ("group", "name", "release", "profile", "seed")}, "hours": round(hours, 3), "requests": requests,
         "verdict": result, "sentence": head, "findings": [*judge.bad, *judge.unclear], "notes": notes, "figures": judge.figures, "gaps": len(gaps),

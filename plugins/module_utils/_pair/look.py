@@ -297,6 +297,11 @@ def soak_that_goes_on(folder: Folder) -> dict[str, Any]:
     return plan if plan.get("wanted") and not folder.exists(SOAKED) else {}
 
 
+def soaking(folder: str) -> list[dict[str, Any]]:
+    """Return the plans of the soaks that go on."""
+    return [plan for name in soak_names(folder) if (plan := soak_that_goes_on(Folder(folder, protocol.SOAKS, name)))]
+
+
 def soaks(folder: str) -> list[dict[str, Any]]:
     """Return the receipts of the soaks that have ended, the newest first."""
     found = (node.read_json(Folder(folder, protocol.SOAKS, name).path(SOAKED)) for name in soak_names(folder))

@@ -33,7 +33,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._node import releases
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import look, protocol
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.commands import DIFFERS, CommandError, Group, answer
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.files import Folder
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.verbs_measure import not_serving, served
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.verbs_measure import need_no_soak, not_serving, served
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.verbs_read import ask
 
 UNIT = "gb10-soak"
@@ -319,9 +319,7 @@ def _systemd_run(group: Group, name: str) -> str:
 
 def _start(group: Group, options: argparse.Namespace) -> dict[str, Any]:
     release = served(group, "soak start")
-    before = _soaks(group)
-    if before and before[0].wanted():
-        raise CommandError(f"{group.name}: the soak {before[0].name} has not ended. End it with `gb10 soak stop`.")
+    need_no_soak(group)
     least = 3600 * options.hours / MOST_SAMPLES
     if not (0 < options.hours <= LONGEST_HOURS and least <= options.interval <= LONGEST_PAUSE and 0 <= options.pause <= LONGEST_PAUSE):  # also not NaN
         found = f"{options.hours:g} hours, an interval of {options.interval:g} s and a pause of {options.pause:g} s"

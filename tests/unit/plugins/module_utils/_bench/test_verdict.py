@@ -93,6 +93,7 @@ def test_what_happens_in_a_gap_is_not_judged_and_the_memory_of_a_new_engine_warm
     samples[400].update(gap="rank 1 was started again", failed=3)
     found = verdict.verdict(PLAN, samples)
     assert (found["verdict"], found["findings"], found["gaps"]) == ("passed", [], 2)
+    assert found["sentence"].endswith(" requests, 2 gaps: passed."), "a crash of the engine is one"
     assert found["notes"][1] == "2 gaps not judged: the soak did not run for 4 min; rank 1 was started again."
 
 
