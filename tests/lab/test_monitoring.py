@@ -17,8 +17,8 @@ from container_lab import NODE, STUB, Lab
 
 URL = "http://127.0.0.1:9490"
 PANELS = yaml.safe_load((playbook.REPO / "roles/monitoring/vars/main.yml").read_text(encoding="utf-8"))["__monitoring_panels"]
-#: Without those of a GPU and a drafter, which the lab does not have.
-SHOWN = {panel["title"]: panel["query"] for panel in PANELS if not panel.get("gpu") and not panel.get("drafts")}
+#: Without those of a GPU and a drafter, which the lab does not have, and of a pair that has been at rest.
+SHOWN = {panel["title"]: panel["query"] for panel in PANELS if not panel.keys() & {"gpu", "drafts", "rare"}}
 LEFT = "/etc/gb10-monitoring /var/lib/gb10-monitoring /var/lib/gb10-cluster/metrics /etc/systemd/system/gb10-prometheus.service"
 
 

@@ -418,6 +418,7 @@ class SimRank:
             "seconds": 0.2, "error": "" if good else f"no reply within {timeout:g} s",
         }  # fmt: skip
         if requests[0].get("max_tokens") == 64:  # the canary
+            self.world.requests += self.world.meets_canary
             reply = {**reply, "completion_tokens": 64, "seconds": 64 / self.world.speed}
         return {**out, "models": [{"id": "m", "max_model_len": CONTEXT}], "http_status": 200, "replies": [reply] * len(requests), "hangs": not good}
 

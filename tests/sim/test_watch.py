@@ -312,6 +312,11 @@ def test_a_decode_that_gets_slow_is_a_warning_once_and_again_when_it_is_over(wor
     world.speed = 10.0  # of a group that is busy, it is not measured
     world.run(2 * 620)
     world.requests = 0
+    world.meets_canary = 1  # nor of one that gets a request meanwhile
+    for _each in range(4):
+        world.run(620)
+        world.requests = 0
+    world.meets_canary = 0
     assert events(world, "warning") == []
     world.run(6 * 620)
     assert [event["text"] for event in events(world, "warning")] == [

@@ -97,6 +97,7 @@ class World:
         self.settings = merged_settings({"enabled": False})  # of the watch
         self.watch: Watch | None = None
         self.speed = 25.0  # tokens/s of one stream
+        self.meets_canary = 0  # requests that come while the canary runs
         self.requests, self.wedged = 0, False  # held by the engine; a wedge generates no token
         self.stop_seconds = 2.0  # how long an engine takes to stop
         self.boots: dict[str, list[str]] = {}  # by release, the kinds of its next boots; the last one repeats

@@ -23,6 +23,7 @@ LEAK_MIB, LEAST_LEAK_MIB, LEAST_FALL_MIB = 1.0, 0.1, 400.0  # a request: what a 
 SLOW_PERCENT, LEAST_SLOW_PERCENT = 7.0, 3.0  # the same of the speed over the first hours: a change of temperature by day moves it by 3 %
 STEP_MIB, STEP_PERCENT, STEP_POINTS = 1024.0, 10.0, 15.0  # of acceptance, points
 WARM_UP, LONGEST_WARM_UP, WARM_UP_SECONDS = 0.1, 0.25, (900.0, 3600.0)  # shares of what an engine was sampled; at least and at most so long
+KERNEL_LINES = 10  # that are named: a fault can repeat itself with other figures for days
 #: Without both, each request leaks about 14 MB (GanyX19).
 UCX_PAIR = ("UCX_MEM_MMAP_HOOK_MODE", "UCX_RCACHE_MAX_UNRELEASED")
 
@@ -124,10 +125,10 @@ def _step(points: Sequence[Point], width: int, least: float) -> tuple[int, float
 
 
 def _thinned(points: Sequence[Point]) -> list[Point]:
-    """Return medians of neighbours, at most about MOST_POINTS. Stretches of some samples tell nothing."""
+    """Return medians of neighbours, at most about MOST_POINTS. Stretches of some medians tell nothing, and the fit takes the cube of their number."""
     size = -(-len(points) // MOST_POINTS)
     parts = {part: [each for each in points if each.part == part] for part in dict.fromkeys(point.part for point in points)}
-    groups = [each[start : start + size] for each in parts.values() if len(each) >= 5 for start in range(0, len(each), size)]
+    groups = [each[start : start + size] for each in parts.values() if len(each) >= 5 * size for start in range(0, len(each), size)]
     return [Point(*(median(column) for column in zip(*each))) for each in groups]
 
 
@@ -283,8 +284,8 @@ class _Judge:
         failed = sum(sample.get("failed") or 0 for sample in counted)
         if failed:
             last = next((text for sample in reversed(counted) for text in sample.get("errors") or []), "")
-            self.bad.append(f"{failed} of {self.samples[-1]['requests']:,} requests failed{f'. The last error: {last}' if last else ''}.")
-        for text in dict.fromkeys(text for sample in self.samples for text in sample.get("kernel") or []):
+            self.bad.append(f"{failed} of {self.samples[-1]['requests'] + failed:,} requests failed{f'. The last error: {last}' if last else ''}.")
+        for text in list(dict.fromkeys(text for sample in self.samples for text in sample.get("kernel") or []))[:KERNEL_LINES]:
             host, _colon, line = text.partition(": ")
             self.bad.append(f"The kernel of {host} reported: {line}.")
 
@@ -324,9 +325,10 @@ def verdict(plan: Mapping[str, Any], samples: Sequence[Sample]) -> dict[str, Any
     gaps = [str(now["gap"]) for before, now in zip([{}, *samples], samples) if now.get("gap") and not before.get("gap")]
     requests = samples[-1]["requests"] if samples else 0
     length = f"{hours:.1f} h" + (f" of {plan['hours']:g} h" if hours < 0.99 * plan["hours"] else "")
-    head = f"{plan['group']}: soaked {length} on release {plan['release']}, {requests:,} requests: {WORDS[result]}."
+    count = f"{len(gaps)} gap{'s' if len(gaps) > 1 else ''}"
+    head = f"{plan['group']}: soaked {length} on release {plan['release']}, {requests:,} requests{f', {count}' if gaps else ''}: {WORDS[result]}."
     notes = [f"{judge.warm / 60:.0f} min of warm-up are not judged."] if judge.warm >= 60 else []
-    notes += [f"{len(gaps)} gap{'s' if len(gaps) > 1 else ''} not judged: {'; '.join(dict.fromkeys(gaps))}."] if gaps else []
+    notes += [f"{count} not judged: {'; '.join(dict.fromkeys(gaps))}."] if gaps else []
     return {
         "schema": SCHEMA, **{key: plan.get(key) for key in ("group", "name", "release", "profile", "seed")}, "hours": round(hours, 3), "requests": requests,
         "verdict": result, "sentence": head, "findings": [*judge.bad, *judge.unclear], "notes": notes, "figures": judge.figures, "gaps": len(gaps),

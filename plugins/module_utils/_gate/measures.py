@@ -182,6 +182,7 @@ DECODE_PROMPT = (
 )
 DECODE_TOKENS = 256
 LEAST_DECODE_TOKENS = 64  # of a shorter reply, the prefill is a large part of its time
+SHORT_DECODE = {"prompt": DECODE_PROMPT, "max_tokens": LEAST_DECODE_TOKENS, "body": {"ignore_eos": True}}  # of the canary, and of a soak's samples
 FAR_BELOW = 0.7  # of the published speed. Prompts differ; the known faults (a dead drafter, another MoE backend, a GPU at low power) cost 40 % or more.
 #: What an agent offers and gate.completion does not need: a drafter that garbles a cold prompt leaks their schemas (docs/tuning.md#garbled-replies).
 TOOLS = [

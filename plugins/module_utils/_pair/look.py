@@ -280,7 +280,7 @@ def alive(folder: str, ask: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-SOAKED = "verdict.json"  # the receipt of a soak
+PLAN, SOAKED = "plan.json", "verdict.json"  # of a soak: its plan and its receipt
 
 
 def soak_names(folder: str) -> list[str]:
@@ -289,6 +289,17 @@ def soak_names(folder: str) -> list[str]:
         return sorted(Folder(folder, protocol.SOAKS).newest(), reverse=True)
     except OSError:
         return []
+
+
+def soak_that_goes_on(folder: Folder) -> dict[str, Any]:
+    """Return the plan of a soak; empty if it was stopped, has ended, or was removed."""
+    plan: dict[str, Any] = folder.load(PLAN) or {}
+    return plan if plan.get("wanted") and not folder.exists(SOAKED) else {}
+
+
+def soaking(folder: str) -> list[dict[str, Any]]:
+    """Return the plans of the soaks that go on."""
+    return [plan for name in soak_names(folder) if (plan := soak_that_goes_on(Folder(folder, protocol.SOAKS, name)))]
 
 
 def soaks(folder: str) -> list[dict[str, Any]]:

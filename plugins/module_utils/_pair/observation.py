@@ -20,9 +20,7 @@ USEFUL_SECONDS = 10.0
 FRESH_SECONDS = 5.0  # a reading of a GPU counts for so long
 REST_PERCENT = 30.0  # utilization: two real GPUs show 0 to 28 at rest, and 92 and more at work
 REQUEST = {"prompt": "1", "max_tokens": 1}
-#: Its speed is compared with its own history. Nothing else follows from it.
-CANARY = {"prompt": measures.DECODE_PROMPT, "max_tokens": measures.LEAST_DECODE_TOKENS, "body": {"ignore_eos": True}}
-CANARY_TIMEOUT = 120.0
+CANARY_TIMEOUT = 120.0  # its speed is compared with its own history, and nothing else follows from it
 
 
 class Observation:
@@ -56,6 +54,7 @@ class Observation:
         self._proven = False
         self._idle_since: float | None = None
         self._canary: Job | None = None
+        self._canary_tokens, self._canary_reply = 0.0, dict[str, Any]()  # of the engine before it; until the next reading
         self._canary_again = self.clock.monotonic() + float(self.settings["canary_seconds"])
         self.speeds: list[float] = []  # of canaries, for the watch to take
 
@@ -111,6 +110,7 @@ class Observation:
             self._starved = now if busy else None
         self._idle_since = None if busy else self._idle_since if self._idle_since is not None else now
         self._figures = figures
+        self._take_canary(busy)
         head = self.samples.get(0) or {}
         gpus = [(each[0], each[1]) for number, sample in self.samples.items() for each in sample.get("gpus") or [] if now - self._at[number] <= FRESH_SECONDS]
         cpu = None if gpus else head.get("cpu_seconds")
@@ -151,13 +151,19 @@ class Observation:
         """Ask for a short decode from time to time, while nothing else runs."""
         if self._canary is not None and self._canary.done():
             result, self._canary = result_of(self._canary), None
-            reply = {} if isinstance(result, Exception) else (result.get("replies") or [{}])[0]
-            self.speeds += [speed] if (speed := measures.speed(reply)) else []
+            self._canary_reply = {} if isinstance(result, Exception) else (result.get("replies") or [{}])[0]
         every, rests = float(self.settings["canary_seconds"]), self._idle_since is not None and now - self._idle_since >= USEFUL_SECONDS
         if every and rests and now >= self._canary_again and self._canary is None and self._probe is None and self._proven and self.complete():
-            self._canary_again = now + every
-            limits = {"timeout": CANARY_TIMEOUT, "requests": [CANARY], **self._url()}
+            self._canary_again, self._canary_tokens, self._canary_reply = now + every, float(self._figures["tokens"]), {}
+            limits = {"timeout": CANARY_TIMEOUT, "requests": [measures.SHORT_DECODE], **self._url()}
             self._canary = self.ranks[0].begin("probe", CANARY_TIMEOUT + READ_LIMIT, release=release, **limits)
+
+    def _take_canary(self, busy: bool) -> None:
+        """Keep the speed of a canary if the engine had no other request meanwhile."""
+        reply, self._canary_reply = self._canary_reply, {}
+        speed, grown = measures.speed(reply), float(self._figures["tokens"]) - self._canary_tokens
+        if speed and not busy and grown <= reply["prompt_tokens"] + reply["completion_tokens"] + measures.SLACK_TOKENS:
+            self.speeds.append(speed)
 
     def restart_window(self) -> None:
         """Let the window of a wedge begin again: the fabric was cut, and the transport needs time."""

@@ -83,12 +83,17 @@ def merged_settings(given: Mapping[str, Any] | None) -> dict[str, Any]:
     return out
 
 
-def canary(speeds: Sequence[float], was_slow: bool) -> tuple[bool, float]:
-    """Return whether the last decodes are far slower than those before, and the usual speed; as before while there are too few."""
+def canary(known: Sequence[float], new: Sequence[float], was_slow: bool) -> tuple[list[float], bool, float]:
+    """Return the speeds to keep, whether the last decodes are far slower than those before, and the usual speed; as before while there are too few.
+
+    While it is slow, the usual speed stays: a slow state of days must not count as usual in the end.
+    """
+    before, last = list(known[:-CANARY_LAST]), [*known[-CANARY_LAST:], *new]
+    speeds = [*before, *(last[-CANARY_LAST:] if was_slow else last)][-CANARIES:]
     usual = median(speeds[:-CANARY_LAST] or [0.0])
     if len(speeds) < CANARY_LEAST + CANARY_LAST:
-        return was_slow, usual
-    return median(speeds[-CANARY_LAST:]) < usual * (CANARY_BACK if was_slow else CANARY_SLOW), usual
+        return speeds, was_slow, usual
+    return speeds, median(speeds[-CANARY_LAST:]) < usual * (CANARY_BACK if was_slow else CANARY_SLOW), usual
 
 
 # --- What is wrong with a rank that is expected to serve.

@@ -33,17 +33,17 @@ from ansible_collections.gb10.cluster.plugins.module_utils._node import releases
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import look, protocol
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.commands import DIFFERS, CommandError, Group, answer
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.files import Folder
-from ansible_collections.gb10.cluster.plugins.module_utils._pair.verbs_measure import not_serving, served
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.verbs_measure import need_no_soak, not_serving, served
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.verbs_read import ask
 
 UNIT = "gb10-soak"
-PLAN, SAMPLES = "plan.json", "samples.jsonl"
-KEPT = 10
-LONGEST_HOURS = 24 * 31
+SAMPLES = "samples.jsonl"
+KEPT, KERNEL_LINES = 10, 3  # soaks; lines of a rank in a sample
+LONGEST_HOURS, MOST_SAMPLES, LONGEST_PAUSE = 24 * 31, 50_000, 3600.0
+LONGEST_GAP = 24 * 3600.0  # seconds without service that end a soak
 REQUEST_SECONDS, PROBE_SECONDS = 900.0, 300.0
 BEGIN_SECONDS, END_SECONDS, LOCK_SECONDS = 15.0, 60.0, 1.0
 CALM_SECONDS = 5.0  # after a request that failed
-PROBE = {"prompt": measures.DECODE_PROMPT, "max_tokens": measures.LEAST_DECODE_TOKENS, "body": {"ignore_eos": True}}
 _SERVED = "vllm:request_success_total"
 
 # --- The load: users drawn by a seed, who write, wait for the reply, read it and go on. Pure; the same seed is the same load.
@@ -118,7 +118,7 @@ class Soak:
 
     def __init__(self, group: Group, name: str) -> None:
         self.name, self.folder = name, Folder(group.folder, protocol.SOAKS, name)
-        self.plan: dict[str, Any] = self.folder.load(PLAN) or {}
+        self.plan: dict[str, Any] = self.folder.load(look.PLAN) or {}
         self._handle: int | None = None
 
     def lock(self) -> bool:
@@ -158,11 +158,10 @@ class Soak:
 
     def wanted(self) -> bool:
         """Whether the soak is to go on: its plan is there, and it was not stopped."""
-        return bool((self.folder.load(PLAN) or {}).get("wanted")) and not self.folder.exists(look.SOAKED)
+        return bool(look.soak_that_goes_on(self.folder))
 
     def end(self) -> None:
-        """Write the verdict."""
-        self.folder.save(PLAN, {**self.plan, "wanted": False})
+        """Write the verdict, which ends the soak."""
         self.folder.save(look.SOAKED, {**verdict(self.plan, self.samples()), "time": text.stamp()})
 
     def document(self) -> dict[str, Any]:
@@ -209,12 +208,12 @@ class Sampler:
         self._engine, self._served, self._pending = str(known.get("engine") or ""), known.get("served"), 0
         self._at: float | None = None  # None: the soak was away since the last sample
         self._drafts: dict[str, Any] = {}
-        self._since, self._known_lines = text.stamp(self.last.get("time") or plan["started"]), set[tuple[Any, ...]]()
+        self._since, self._lines = text.stamp(self.last.get("time") or plan["started"]), dict[str, list[Any]]()
 
     def take(self, load: Load) -> dict[str, Any]:
         """Return a sample. The decode speed is that of one short request next to the users' ones."""
         page = self.server.page()
-        reply = self.server.complete(self.plan["model"], PROBE) if page else {}
+        reply = self.server.complete(self.plan["model"], measures.SHORT_DECODE) if page else {}
         figures, drafts, seen, now = measures.sample(page), measures.draft_counters(page), list(self._ranks()), time.monotonic()
         ended = [*load.taken(), *([reply["error"]] if reply else [])]
         errors = [text.printable(each)[:200] for each in ended if each]
@@ -260,17 +259,18 @@ class Sampler:
                 available = round(memory.get("available_kib", 0) / 1024, 1)
                 figures = {"host": host, "available_mib": available, "power_w": gpu[0], "clock_mhz": gpu[2], "temperature_c": gpu[4]}
                 yield {
-                    "figures": figures if available else None, "kernel": self._news(host, shown.get("kernel") or []),
+                    "figures": figures if available else None, "kernel": self._news(host, shown["kernel"]) if "kernel" in shown else [],
                     "engine": ",".join(f"{each['id'][:12]}@{each['started_at'][:19]}" for each in running),
                     "lost": f"{host} did not answer ({why})" if found is None else "" if running else f"rank {number} on {host} did not run",
                 }  # fmt: skip
         except (*protocol.ERRORS, CommandError):
             yield {"figures": None, "kernel": [], "engine": "", "lost": f"the agent of {self.group.host} did not answer"}
 
-    def _news(self, host: str, lines: Sequence[Mapping[str, Any]]) -> list[str]:
-        new = [each for each in lines if each["at"] >= self._since and (host, each["at"], each["text"]) not in self._known_lines]
-        self._known_lines.update((host, each["at"], each["text"]) for each in new)
-        return [f"{host}: {each['text']}" for each in new]
+    def _news(self, host: str, lines: list[Any]) -> list[str]:
+        """Return the lines that the reading before did not have: a clock can be set back."""
+        before, self._lines[host] = self._lines.get(host), lines
+        new = [each["text"] for each in lines if (each["at"] >= self._since if before is None else each not in before)]
+        return [f"{host}: {each[:200]}" for each in new[:KERNEL_LINES]]
 
 
 # --- What the unit runs.
@@ -283,17 +283,20 @@ def _run(group: Group, soak: Soak) -> int:
         if time.monotonic() > end:
             raise CommandError(f"{group.name}: the soak {soak.name} runs already.")
         time.sleep(0.05)
+    if not soak.wanted():  # it was stopped before systemd started it again
+        return 0
     plan, samples, ended = soak.plan, soak.samples(), threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: ended.set())
     url, key = api_probe.api_url({"port": 8000, **plan["api"]}), api_probe.read_key(look.key_files(group.folder))
+    serves = time.monotonic()
     sampler, load = Sampler(group, plan, api_probe.Server(url, key, PROBE_SECONDS), samples), Load(plan, url, key, len(samples))
     while soak.wanted() and not ended.is_set():
         begun = time.monotonic()
         sample = sampler.take(load)
         soak.append(sample)
-        load.seconds = sample["seconds"]
-        if sample["seconds"] >= 3600 * plan["hours"] or sampler.release not in ("", plan["release"]):
+        load.seconds, serves = sample["seconds"], serves if sample["gap"] else time.monotonic()
+        if sample["seconds"] >= 3600 * plan["hours"] or sampler.release not in ("", plan["release"]) or time.monotonic() - serves > LONGEST_GAP:
             break
         while soak.wanted() and not ended.is_set() and (left := begun + plan["interval"] - time.monotonic()) > 0:
             ended.wait(min(left, 1.0))
@@ -309,32 +312,35 @@ def _run(group: Group, soak: Soak) -> int:
 def _systemd_run(group: Group, name: str) -> str:
     """Start the unit, and return why it does not. It comes back after a failure; after a reboot the agent starts it."""
     words = ["systemd-run", "--quiet", "--collect", f"--unit={UNIT}", f"--description=gb10.cluster: soak of {group.name}"]
-    words += [f"--property={each}" for each in ("Restart=on-failure", "RestartSec=10", "MemoryMax=1G", "TimeoutStopSec=20")]
+    words += [f"--property={each}" for each in ("Restart=on-failure", "RestartSec=10", "MemoryMax=1G", "OOMScoreAdjust=500", "TimeoutStopSec=20")]
     code, out, err = run_command([*words, protocol.PROGRAM, "soak", "run", name], 30.0)
     return f"systemd-run could not start {UNIT} ({(err or out).strip() or code})" if code else ""
 
 
 def _start(group: Group, options: argparse.Namespace) -> dict[str, Any]:
     release = served(group, "soak start")
-    before = _soaks(group)
-    if before and before[0].wanted():
-        raise CommandError(f"{group.name}: the soak {before[0].name} has not ended. End it with `gb10 soak stop`.")
-    if not 0 < options.hours <= LONGEST_HOURS or options.interval <= 0 or options.pause < 0:
+    need_no_soak(group)
+    least = 3600 * options.hours / MOST_SAMPLES
+    if not (0 < options.hours <= LONGEST_HOURS and least <= options.interval <= LONGEST_PAUSE and 0 <= options.pause <= LONGEST_PAUSE):  # also not NaN
         found = f"{options.hours:g} hours, an interval of {options.interval:g} s and a pause of {options.pause:g} s"
-        raise CommandError(f"A soak of {found} is not possible. Use up to {LONGEST_HOURS} hours, an interval above 0, and a pause from 0 on.")
+        limits = f"up to {LONGEST_HOURS} hours, at most {MOST_SAMPLES} samples, an interval and a pause of up to {LONGEST_PAUSE:g} s"
+        raise CommandError(f"A soak of {found} is not possible. Use {limits}.")
     api: dict[str, Any] = {key: release[key] for key in ("host", "port") if key in release}
     url, files = api_probe.api_url({"port": 8000, **api}), look.key_files(group.folder)
     asked = api_probe.run({"url": url, "requests": [], "timeout": PROBE_SECONDS, "env_file": files})
     if not asked.get("models"):
         raise not_serving(group, asked.get("msg") or asked.get("error") or "it lists no model")
+    server = api_probe.Server(url, api_probe.read_key(files), 20.0)
+    if not server.page():  # each sample would be a gap
+        raise not_serving(group, "/metrics does not answer")
     model, settings = asked["models"][0], release.get("settings") or {}
     compose = bounded.text(os.path.join(group.folder, "current", releases.COMPOSE))
     name = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     soak = Soak(group, name)
-    soak.folder.save(PLAN, {
+    soak.folder.save(look.PLAN, {
         "group": group.name, "name": name, "release": release.get("release"), "profile": release.get("profile"), "api": api, "model": model["id"],
         "hours": options.hours, "seed": options.seed or name, "interval": options.interval, "pause": options.pause, "users": users_of(settings),
-        "context": model["max_model_len"] or 4096, "tokens_per_word": _tokens_per_word(api_probe.Server(url, api_probe.read_key(files), 20.0), model["id"]),
+        "context": model["max_model_len"] or 4096, "tokens_per_word": _tokens_per_word(server, model["id"]),
         "missing_env": [each for each in UCX_PAIR if not re.search(rf"^ *{each}:", compose, re.MULTILINE)], "started": time.time(), "wanted": True,
     })  # fmt: skip
     Folder(group.folder, protocol.SOAKS).prune(KEPT, name)
@@ -360,7 +366,7 @@ def _tokens_per_word(server: api_probe.Server, model: str) -> float:
 
 
 def _stop(soak: Soak) -> dict[str, Any]:
-    soak.folder.save(PLAN, {**soak.plan, "wanted": False})
+    soak.folder.save(look.PLAN, {**soak.plan, "wanted": False})
     end = time.monotonic() + END_SECONDS
     while soak.runs() and time.monotonic() < end:
         time.sleep(0.1)
@@ -372,12 +378,13 @@ def _stop(soak: Soak) -> dict[str, Any]:
 
 
 def _soaks(group: Group, *names: str) -> list[Soak]:
-    """Return these soaks, or all that are kept, the newest first. Raises CommandError."""
+    """Return these soaks, or all that are kept: one that goes on, then the newest first. Raises CommandError."""
     kept = look.soak_names(group.folder)
     for name in names:
         if name not in kept:
             raise CommandError(f"{group.host} keeps no soak {name}. Kept: {', '.join(kept) or 'none'}.")
-    return [soak for soak in (Soak(group, name) for name in names or kept) if soak.plan]
+    found = [soak for soak in (Soak(group, name) for name in names or kept) if soak.plan]
+    return found if names else sorted(found, key=Soak.wanted, reverse=True)  # its name is a time, and a clock can be set back
 
 
 def _lines(document: Mapping[str, Any]) -> list[str]:

@@ -51,6 +51,12 @@ def not_serving(group: Group, problem: object) -> CommandError:
     return CommandError(f"{group.host} does not serve: {problem}. See playbooks/status.yml for the reason, and start it with site.yml.")
 
 
+def need_no_soak(group: Group) -> None:
+    """Raise CommandError while a soak loads the group: what is measured next to it is wrong."""
+    for plan in look.soaking(group.folder):
+        raise CommandError(f"{group.name}: the soak {plan['name']} has not ended. End it with `gb10 soak stop`.")
+
+
 def _json_of(place: str, what: str) -> Any:
     """Return the JSON of a file, or of standard input if the place is `-`. Raises CommandError."""
     try:
@@ -258,6 +264,7 @@ def _last_of(found: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> lis
 def bench(group: Group, options: argparse.Namespace) -> int:
     """Measure the levels of a suite, print what they take and what was measured, and return 2 if that ends early."""
     release = served(group, "bench")
+    need_no_soak(group)
     given = _json_of(options.given, "What is measured") if options.given else {}
     fault = bounded.misfit(given, tools.GIVEN)
     if fault:

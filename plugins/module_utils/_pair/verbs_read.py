@@ -288,6 +288,7 @@ def status_document(group: Group, options: argparse.Namespace) -> dict[str, Any]
         infos[0]["alive"] = look.alive(group.folder, ask_of(group, options))
         seen = group_status(infos, group.name, group.hosts)
     notes = [] if never else [problem] if problem else list(_notes(group, state))
+    notes += [f"The soak {plan['name']} loads it for {plan['hours']:g} h. See `gb10 soak status`." for plan in look.soaking(group.folder)]
     notes += next(([each["sentence"].partition(": ")[2]] for each in look.soaks(group.folder) if each["release"] == seen["release"]), [])
     found = {
         **documents.status_document(seen, group.name, group.hosts, infos, [info.get("boot_log") or {} for info in infos]),

@@ -389,9 +389,9 @@ class Watch:
         new, known = self.observed.speeds, self.record["canary"]
         self.observed.speeds = []
         if new:
-            speeds = [*(known.get("speeds") or [] if known.get("release") == release else []), *new][-rules.CANARIES :]
-            was = bool(known.get("slow")) and known.get("release") == release
-            slow, usual = rules.canary(speeds, was)
+            known = known if known.get("release") == release else {}
+            was = bool(known.get("slow"))
+            speeds, slow, usual = rules.canary(known.get("speeds") or [], new, was)
             self.record["canary"] = {"release": release, "speeds": speeds, "slow": slow}
             self._save()
             if slow != was:

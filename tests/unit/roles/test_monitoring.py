@@ -63,11 +63,20 @@ def test_each_alert_fires_on_its_fault_and_not_otherwise(tmp_path: Path) -> None
 # --- The dashboard and the page
 
 
-def rendered(name: str) -> str:
+def rendered(name: str, **more: Any) -> str:
     """A template of the role as Ansible renders it."""
     env = jinja2.Environment(trim_blocks=True, autoescape=False, loader=jinja2.FileSystemLoader(ROLE / "templates"))
     env.filters.update(FilterModule().filters())
-    return env.get_template(name).render(__monitoring_panels=PANELS, __monitoring_ui="/classic")
+    return env.get_template(name).render(__monitoring_panels=PANELS, __monitoring_ui="/classic", **more)
+
+
+def test_the_engines_of_two_groups_are_read_and_their_pages_are_bounded() -> None:
+    targets = [{"node": f"n{at}:9491", "engine": f"e{at}:8000" if at % 2 else "", "labels": {"group": f"pair{at // 2}", "host": 'a"b'}} for at in range(4)]
+    found = yaml.safe_load(rendered("prometheus.yml.j2", __monitoring_etc="/etc/x", __monitoring_targets=targets, monitoring_alertmanagers=["m:9093"]))
+    node, engine = found["scrape_configs"]
+    assert [each["targets"] for each in node["static_configs"]] == [["n0:9491"], ["n1:9491"], ["n2:9491"], ["n3:9491"]]
+    assert [(each["targets"], each["labels"]) for each in engine["static_configs"]] == [([t["engine"]], t["labels"]) for t in targets if t["engine"]]
+    assert (engine["sample_limit"], engine["body_size_limit"]) == (5000, "8MB")
 
 
 def metrics(query: str) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import re
+import time
 from typing import Any
 
 import pytest
@@ -92,6 +93,7 @@ def test_what_happens_in_a_gap_is_not_judged_and_the_memory_of_a_new_engine_warm
     samples[400].update(gap="rank 1 was started again", failed=3)
     found = verdict.verdict(PLAN, samples)
     assert (found["verdict"], found["findings"], found["gaps"]) == ("passed", [], 2)
+    assert found["sentence"].endswith(" requests, 2 gaps: passed."), "a crash of the engine is one"
     assert found["notes"][1] == "2 gaps not judged: the soak did not run for 4 min; rank 1 was started again."
 
 
@@ -100,8 +102,11 @@ def test_failed_requests_and_kernel_messages_fail_it() -> None:
     samples[120].update(failed=2, errors=["HTTP 500: EngineDeadError"])
     samples[130].update(kernel=["spark-2: NVRM: Xid 31"])
     assert verdict.verdict(PLAN, samples)["findings"] == [
-        f"2 of {samples[-1]['requests']:,} requests failed. The last error: HTTP 500: EngineDeadError.", "The kernel of spark-2 reported: NVRM: Xid 31.",
+        f"2 of {samples[-1]['requests'] + 2:,} requests failed. The last error: HTTP 500: EngineDeadError.", "The kernel of spark-2 reported: NVRM: Xid 31.",
     ]  # fmt: skip
+    for sample in samples:
+        sample["kernel"] = [f"spark-2: NVRM: Xid 31, pid {sample['time']}"]
+    assert len(verdict.verdict(PLAN, samples)["findings"]) == 11, "a receipt stays small"
 
 
 def test_a_soak_that_cannot_tell_names_what_it_needs() -> None:
@@ -116,3 +121,12 @@ def test_a_soak_that_cannot_tell_names_what_it_needs() -> None:
     [found] = verdict.verdict(PLAN, late)["findings"]
     assert found.startswith("Too short to tell: available memory of rank 0 on spark-1 fell by ")
     assert verdict.verdict(PLAN, [])["verdict"] == "unclear"
+
+
+def test_a_long_soak_of_an_engine_that_comes_and_goes_is_judged_in_seconds() -> None:
+    samples = soak("flapping", minutes=3000)
+    for index, sample in enumerate(samples):
+        sample["gap"] = "the API did not answer" if index % 8 == 0 else ""
+    begun = time.monotonic()
+    assert verdict.verdict(PLAN, samples)["verdict"] == "unclear"
+    assert time.monotonic() - begun < 10

@@ -15,6 +15,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._pair.rules import (
     SettingsError,
     View,
     Wedge,
+    canary,
     faults,
     merged_settings,
 )
@@ -260,3 +261,13 @@ def test_an_engine_that_is_stuck_without_a_spinning_gpu_is_a_wedge_after_five_wi
 def test_seconds_without_tokens_count_from_the_requests_that_are_held_now() -> None:
     readings = [*still(20, STUCK), *still(100, STUCK, running=0, start=20.0), *still(20, STUCK, start=120.0)]
     assert not any(wedged for _now, wedged in states(Wedge(10), readings, 11.0))
+
+
+def test_a_decode_that_is_slow_for_days_does_not_become_the_usual_one() -> None:
+    speeds, slow, usual = [25.0] * 50, False, 0.0
+    for _number in range(500):
+        speeds, slow, usual = canary(speeds, [10.0], slow)
+    assert (slow, usual, len(speeds)) == (True, 25.0, 52)
+    for _number in range(300):
+        speeds, slow, usual = canary(speeds, [24.0], slow)
+    assert (slow, usual, len(speeds)) == (False, 24.0, 200)

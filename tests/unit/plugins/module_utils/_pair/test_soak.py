@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -29,11 +30,12 @@ class Engine(Handler):
     plant: dict[str, float]
     served: list[str]
     bad: list[int]  # the next request fails if it is not empty
+    page = "vllm:generation_tokens_total 1\nvllm:num_requests_running 1\nvllm:kv_cache_usage_perc 0.4\n"
 
     def get(self) -> None:
         if self.path == "/metrics":
             served = f'vllm:request_success_total{{finished_reason="length"}} {len(self.served)}'
-            self.answer(200, f"{served}\nvllm:generation_tokens_total 1\nvllm:num_requests_running 1\nvllm:kv_cache_usage_perc 0.4\n")
+            self.answer(200, f"{served}\n{self.page}") if self.page else self.answer(404)
         elif self.headers["Authorization"] != f"Bearer {KEY}":
             self.answer(401)
         else:
@@ -68,14 +70,16 @@ class Head:
         (folder / "agent.json").write_text(json.dumps(config))
         rank = FakeRank()
         rank.answers["watch"] = lambda _request: protocol.success({"hello": {}, "sample": self.sample()})
-        self.commanded = list[list[str]]()
+        self.commanded, self.kernel = list[list[str]](), list[dict[str, str]]()
+        self.unit: subprocess.Popen[bytes] | None = None
         self.containers, self.service = [CONTAINER], Service(config, run_dir=str(folder / "run"), rank=rank, actor=FakeActor())
         self.service.start()
 
     def sample(self) -> dict[str, Any]:
         served, plant = len(self.engine.served), self.engine.plant
         memory = 60_000 - plant.get("leak", 0.0) * served - (2048 if plant.get("step") and served > plant["step"] else 0) + 5 * math.sin(served)
-        return {"containers": self.containers, "memory": {"total_kib": 1 << 27, "available_kib": int(memory * 1024)}, "gpus": [[40.0, 90.0]], "kernel": []}
+        figures = {"total_kib": 1 << 27, "available_kib": int(memory * 1024)}
+        return {"containers": self.containers, "memory": figures, "gpus": [[40.0, 90.0]], "kernel": self.kernel}
 
     def gb10(self, *words: str, code: int = 0) -> Any:
         assert commands.run(words, path=str(self.folder / "agent.json"), admin=str(self.folder / "run/admin.sock")) == code
@@ -93,6 +97,12 @@ class Head:
             environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
             self.unit = subprocess.Popen([sys.executable, "-c", PROGRAM, *places, *words[words.index(protocol.PROGRAM) + 1 :]], env=environment)
         return 0, "", ""
+
+    def end(self, sent: int = 0) -> int:
+        """Send a signal to the unit, wait for its end, and return its exit code."""
+        assert self.unit
+        self.unit.send_signal(sent)
+        return self.unit.wait()
 
     def lines(self, name: str) -> list[dict[str, Any]]:
         path = self.group / "soak" / name / "samples.jsonl"
@@ -113,17 +123,19 @@ def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         found = Head(tmp_path, engine, url, capsys)
         monkeypatch.setattr(soak, "run_command", found.command)
         yield found
+        if found.unit:
+            found.end(signal.SIGKILL)
         found.service.close()
 
 
 def test_planted_faults_are_found_although_the_soak_was_killed_in_the_middle(head: Head) -> None:
     head.engine.plant.update(leak=5.0, slow=0.0015)
-    name = head.start("--hours=12", "--seed=planted")
+    name = head.start("--hours=0.6", "--seed=planted")
     head.wait(name, 36)
     assert json.loads(head.gb10("soak", "status", "--json").out)["state"] == "running"
-    assert "has not ended. End it with `gb10 soak stop`." in head.gb10("soak", "start", code=1).err
-    head.unit.kill()
-    head.unit.wait()
+    for words in (("soak", "start"), ("bench",)):
+        assert "has not ended. End it with `gb10 soak stop`." in head.gb10(*words, code=1).err
+    head.end(signal.SIGKILL)
     kept = head.lines(name)
     with (head.group / "soak" / name / "samples.jsonl").open("a") as handle:
         handle.write('{"time": 17')  # it was killed while it wrote
@@ -136,7 +148,11 @@ def test_planted_faults_are_found_although_the_soak_was_killed_in_the_middle(hea
     found = json.loads(head.gb10("soak", "stop", "--json").out)
     assert found["changed"]
     assert not json.loads(head.gb10("soak", "stop", "--json").out)["changed"]
-    assert head.unit.wait() == 0
+    count = len(head.engine.served)
+    head.gb10("soak", "run", name)  # by systemd, after it had failed
+    time.sleep(0.2)
+    assert len(head.engine.served) <= count + 3, "only what was on its way"
+    assert head.end() == 0
     lines = head.lines(name)
     assert lines[: len(kept)] == kept
     assert [bool(each["gap"]) for each in lines].index(True) == len(kept), "the first sample of the second process"
@@ -155,7 +171,7 @@ def test_planted_faults_are_found_although_the_soak_was_killed_in_the_middle(hea
 
 def test_a_soak_ends_by_itself_and_status_and_records_have_its_receipt(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
     name = head.start("--hours=0.0003")
-    assert head.unit.wait() == 0
+    assert head.end() == 0
     assert head.lines(name)[-1]["seconds"] >= 1.08
     shown = json.loads(head.gb10("soak", "verdict", name, "--json").out)
     assert (shown["state"], shown["release"], shown["gaps"]) == ("ended", "abc", 0)
@@ -167,10 +183,12 @@ def test_a_soak_ends_by_itself_and_status_and_records_have_its_receipt(head: Hea
     monkeypatch.setattr(look, "in_short", lambda *_arguments, **_more: seen)
     monkeypatch.setattr(commands.Group, "call", lambda *_arguments, **_more: {**seen, "desired": {}, "outcome": {}, "watch": {}})
     assert f"pair1: {shown['sentence'].partition(': ')[2]}" in head.gb10("status", "--no-completion", code=2).out
+    (head.group / "soak" / name / "verdict.json").unlink()
+    assert f"pair1: The soak {name} loads it for 0.0003 h. See `gb10 soak status`.\n" in head.gb10("status", "--no-completion", code=2).out
 
 
 def test_an_outage_is_a_gap_and_another_release_ends_the_soak(head: Head) -> None:
-    name = head.start("--hours=12")
+    name = head.start("--hours=0.6")
     head.wait(name, 3)
     head.containers = []
     until(lambda: head.lines(name)[-1]["gap"] == "rank 0 on lab-1 did not run")
@@ -178,15 +196,14 @@ def test_an_outage_is_a_gap_and_another_release_ends_the_soak(head: Head) -> Non
     until(lambda: not head.lines(name)[-1]["gap"])
     assert {each["gap"] for each in head.lines(name)} == {"", "rank 0 on lab-1 did not run", "the engine was started again"}
     head.containers = [{**CONTAINER, "labels": {"gb10.cluster.release": "def"}}]
-    assert head.unit.wait() == 0
+    assert head.end() == 0
     assert json.loads(head.gb10("soak", "status", "--json").out)["gaps"] == 2
 
 
 def test_sigterm_ends_the_process_and_not_the_soak_which_the_agent_starts_again(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = head.start("--hours=12")
+    name = head.start("--hours=0.6")
     head.wait(name, 2)
-    head.unit.terminate()
-    assert head.unit.wait() == 0
+    assert head.end(signal.SIGTERM) == 0
     monkeypatch.setattr(service, "run_command", head.command)
     again = Service(head.service.config, run_dir=str(head.folder / "again"), rank=FakeRank(), actor=FakeActor())
     again.start()
@@ -196,7 +213,7 @@ def test_sigterm_ends_the_process_and_not_the_soak_which_the_agent_starts_again(
     assert head.commanded[-1][-3:] == ["soak", "run", name]
     assert head.commanded[-1][:2] == ["systemd-run", "--quiet"]
     head.gb10("soak", "stop")
-    assert head.unit.wait() == 0
+    assert head.end() == 0
     count = len(head.commanded)
     head.gb10("soak", "resume")
     assert len(head.commanded) == count, "a soak that has ended is not started"
@@ -210,4 +227,38 @@ def test_a_unit_that_does_not_start_is_one_sentence_and_leaves_no_soak(head: Hea
     assert "gb10-soak does not run: see `journalctl -u gb10-soak`." in head.gb10("soak", "start", code=1).err
     assert "there was no soak yet. Start one with `gb10 soak start`." in head.gb10("soak", "status", code=1).err
     assert "lab-1 keeps no soak x. Kept: none." in head.gb10("soak", "verdict", "x", code=1).err
-    assert "A soak of 0 hours" in head.gb10("soak", "start", "--hours=0", code=1).err
+    for word in ("--hours=0", "--hours=nan", "--interval=0.1", "--interval=inf", "--pause=nan", "--pause=inf"):
+        assert " is not possible. Use up to 744 hours, at most 50000 samples, " in head.gb10("soak", "start", word, code=1).err
+    head.engine.page = ""
+    assert "lab-1 does not serve: /metrics does not answer." in head.gb10("soak", "start", code=1).err
+
+
+def test_an_outage_of_a_day_ends_the_soak(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = head.start("--hours=0.6")
+    head.wait(name, 2)
+    assert head.end(signal.SIGTERM) == 0
+    head.containers = []
+    monkeypatch.setattr(soak, "LONGEST_GAP", 0.3)
+    monkeypatch.setattr(signal, "signal", lambda *_words: None)
+    head.gb10("soak", "run", name)
+    assert json.loads(head.gb10("soak", "status", "--json").out)["state"] == "ended"
+
+
+def test_kernel_messages_since_its_start_are_found_although_the_clock_was_set_back(head: Head) -> None:
+    head.kernel = [{"at": "2026-01-01T00:00:00Z", "kind": "xid", "text": "an old one"}]
+    name = head.start("--hours=0.6")
+    head.wait(name, 2)
+    head.kernel = [*head.kernel, {"at": "2026-01-01T00:00:09Z", "kind": "xid", "text": "NVRM: Xid 31"}]
+    until(lambda: any(each["kernel"] for each in head.lines(name)))
+    head.wait(name, len(head.lines(name)) + 3)
+    assert [line for each in head.lines(name) for line in each["kernel"]] == ["lab-1: NVRM: Xid 31"]
+    head.gb10("soak", "stop")
+    assert head.end() == 0
+
+
+def test_the_soak_that_runs_is_meant_also_if_the_clock_was_set_back_before_it(head: Head) -> None:
+    (head.group / "soak/29991231T235959Z").mkdir(parents=True)
+    (head.group / "soak/29991231T235959Z/plan.json").write_text('{"group": "pair1", "name": "29991231T235959Z", "release": "abc", "hours": 1}')
+    name = head.start("--hours=0.6")
+    assert json.loads(head.gb10("soak", "stop", "--json").out)["name"] == name
+    assert head.end() == 0
