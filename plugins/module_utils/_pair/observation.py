@@ -159,7 +159,7 @@ class Observation:
             self._canary = self.ranks[0].begin("probe", CANARY_TIMEOUT + READ_LIMIT, release=release, **limits)
 
     def _take_canary(self, busy: bool) -> None:
-        """Keep the speed of a canary if the engine had no other request meanwhile."""
+        """Keep the speed of a canary if no other request ran in the engine meanwhile."""
         reply, self._canary_reply = self._canary_reply, {}
         speed, grown = measures.speed(reply), float(self._figures["tokens"]) - self._canary_tokens
         if speed and not busy and grown <= reply["prompt_tokens"] + reply["completion_tokens"] + measures.SLACK_TOKENS:

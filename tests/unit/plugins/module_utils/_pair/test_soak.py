@@ -149,7 +149,7 @@ def test_planted_faults_are_found_although_the_soak_was_killed_in_the_middle(hea
     assert found["changed"]
     assert not json.loads(head.gb10("soak", "stop", "--json").out)["changed"]
     count = len(head.engine.served)
-    head.gb10("soak", "run", name)  # by systemd, after it had failed
+    head.gb10("soak", "run", name)  # by systemd, after a failure
     time.sleep(0.2)
     assert len(head.engine.served) <= count + 3, "only what was on its way"
     assert head.end() == 0
