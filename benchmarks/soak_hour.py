@@ -32,6 +32,7 @@ CONTROL = "/srv/models/stub-control/faults"
 TOKEN_SECONDS = 0.02
 SLOWER = 1.1  # an hour
 STEP_KIB, STEP_AT = 2 << 20, 25 / 60
+PLANTED = "Planted: 1 MiB a request on rank 1, 2 GiB at minute 25 on rank 0, and tokens that take 10 % longer an hour."
 KILLS = (("soak", 0.3), ("agent", 0.5), ("rank", 0.7))  # share of the run
 #: A file of our own in place of the kernel's.
 MEMORY = "cp /proc/meminfo /run/mi0; cp /run/mi0 /run/mi; mount --bind /run/mi /proc/meminfo"
@@ -107,6 +108,7 @@ def section(found: dict[str, Any], options: argparse.Namespace, faults: list[str
         f"## An hour with a verdict, {'three faults planted' if options.planted else 'quiet'}", "",
         f"{time.strftime('%Y-%m-%d', time.gmtime())}, `benchmarks/soak_hour.py{' --planted' if options.planted else ''} --minutes {options.minutes:g}`, seed"
         f" {options.seed}. Machine: {os.cpu_count()} cores of {platform.machine()}, Linux {platform.release()}.",
+        f"{PLANTED if options.planted else 'Nothing was planted.'} The unit of the soak, the agent of the head, and rank 1 were killed in the middle.",
         f"Requests by the soak: {found['requests']:,}; by the engine's counter: {found['counted']:,}.", "",
         found["sentence"], "", *(f"- {each}" for each in [*found["findings"], *found["notes"]]), "",
         "As expected." if not faults else f"Not as expected: {'; '.join(faults)}", "",

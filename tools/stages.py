@@ -86,6 +86,8 @@ SUITES: dict[str, tuple[tuple[int, tuple[tuple[str, str], ...]], ...]] = {
                 ("recovery", "python benchmarks/recovery.py --compare --write"),
                 ("soak-stub", "python benchmarks/soak.py --faults 200 --stub --write"),
                 ("soak-real", "python benchmarks/soak.py --faults 20 --write"),
+                ("soak-hour", "python benchmarks/soak_hour.py --write"),
+                ("soak-planted", "python benchmarks/soak_hour.py --planted --write"),
             ),
         ),
     ),
