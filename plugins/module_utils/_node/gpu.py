@@ -50,7 +50,7 @@ def _gpus(text: str, fields: int) -> list[list[float | None]]:
 
 def readings(text: str) -> list[Reading]:
     """Return the GPUs in the output of nvidia-smi with QUERY."""
-    return [(power_w, percent) for power_w, percent in _gpus(text, 2)]
+    return [(row[0], row[1]) for row in _gpus(text, 2)]
 
 
 def watched(text: str) -> list[list[float | None]]:
