@@ -31,7 +31,7 @@ from benchmarks.soak import BOUND, SoakLab, serves, write  # noqa: E402  # the c
 CONTROL = "/srv/models/stub-control/faults"
 TOKEN_SECONDS = 0.02
 SLOWER = 1.1  # an hour
-STEP_KIB, STEP_AT = 2 << 20, 25 / 60
+STEP_KIB, STEP_AT = 2 << 20, 25 / 60  # hours
 PLANTED = "Planted: 1 MiB a request on rank 1, 2 GiB at minute 25 on rank 0, and tokens that take 10 % longer an hour."
 KILLS = (("soak", 0.3), ("agent", 0.5), ("rank", 0.7))  # share of the run
 #: A file of our own in place of the kernel's.
@@ -45,7 +45,7 @@ def served_requests(lab: SoakLab) -> int:
     return int(text.strip() or 0)
 
 
-def plant(lab: SoakLab, noise: random.Random, share: float, lost: dict[str, int], planted: bool) -> None:
+def plant(lab: SoakLab, noise: random.Random, hours: float, lost: dict[str, int], planted: bool) -> None:
     """Write the memory of both nodes, and the seconds of a token."""
     now = served_requests(lab)
     lost["requests"] += max(0, now - lost["counter"]) if now else 0
@@ -53,10 +53,10 @@ def plant(lab: SoakLab, noise: random.Random, share: float, lost: dict[str, int]
     for node in (1, 2):
         kib = (24 << 20) + int(noise.gauss(0, 100 << 10))
         if planted:
-            kib -= 1024 * lost["requests"] if node == 2 else STEP_KIB if share > STEP_AT else 0
+            kib -= 1024 * lost["requests"] if node == 2 else STEP_KIB if hours > STEP_AT else 0
         lab.on(node, LINE.format(kib=kib), check=False)
     if planted:
-        lab.on(1, f"echo '* slow {TOKEN_SECONDS * SLOWER ** share:.5f}' >{CONTROL}; cp {CONTROL} /run/faults", check=False)
+        lab.on(1, f"echo '* slow {TOKEN_SECONDS * SLOWER ** hours:.5f}' >{CONTROL}", check=False)
 
 
 def kill(lab: SoakLab, what: str) -> None:

@@ -171,10 +171,10 @@ def argv(level: Level, url: str, model: str, folder: str, root: bool = True, con
         more = ["--skip-coherence", "--exit-on-first-fail", "--no-results-on-fail"]
     else:
         module, given = "tool_eval_bench.cli.bench", {"base-url": url, "model": model, "backend": "vllm", "seed": 42}
-        # The others leave their figures in a database alone.
         limit = ["--backend-kwargs", json.dumps({"max_tokens": context // 4})] if context and context < 2 * EVAL_TOKENS else []
-        more = ["--json"] if level.case in ("ifeval", "needle", "spec") else ["--json-file", "result.json"]
-        more = [*limit, *_OPTIONS[level.case], "--no-probe-engine", *more]
+        # Some cases leave their figures in a database alone.
+        result = ["--json"] if level.case in ("ifeval", "needle", "spec") else ["--json-file", "result.json"]
+        more = [*limit, *_OPTIONS[level.case], "--no-probe-engine", *result]
     words = [*(word for name, value in given.items() for word in (f"--{name}", str(value))), *more]
     return ["env", "-i", *environment, *(_UNPRIVILEGED if root else []), PYTHON, "-I", "-c", LAUNCH, module, *words]
 
@@ -234,7 +234,6 @@ _SHARES = (
     ("accepted_per_draft", "vllm:spec_decode_num_accepted_tokens_total", "vllm:spec_decode_num_drafts_total", 1),
     ("cache_hit_percent", "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total", 100),
 )  # fmt: skip
-_USAGE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
 
 
 def _row(level: Level, quantity: str, values: Sequence[float], mean: float | None = None, spread: float | None = None) -> dict[str, Any]:
@@ -302,11 +301,6 @@ def share_rows(level: Level, before: str, after: str, usage: float | None) -> li
     grown = {name: last[name] - first[name] for name in names if name in first and name in last}
     shares = [(quantity, factor * grown[part] / grown[whole]) for quantity, part, whole, factor in _SHARES if grown.get(whole, 0) > 0 <= grown.get(part, -1)]
     return [_row(level, quantity, [share]) for quantity, share in shares] + ([] if usage is None else [_row(level, "kv_usage_percent", [100 * usage])])
-
-
-def kv_usage(page: str) -> float | None:
-    """Return the used share of the KV cache on a /metrics page, the highest of all engines; None if it has none."""
-    return max((share for _name, _labels, share in measures.metric_figures(page, _USAGE) if 0 <= share <= 1), default=None)
 
 
 def memory_lines(memory: Mapping[str, Mapping[str, int]]) -> list[str]:

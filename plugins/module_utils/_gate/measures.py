@@ -20,6 +20,7 @@ _LINE = re.compile(r"^(vllm:\w+)(?:\{(.*)\})?\s+(\S+)", re.MULTILINE)
 _TOKENS = ("vllm:generation_tokens_total", "vllm:prompt_tokens_total")
 _RUNNING = "vllm:num_requests_running"
 _WAITING = "vllm:num_requests_waiting"
+_USAGE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
 
 
 class Sample(NamedTuple):
@@ -52,6 +53,11 @@ def sums_of(text: str, names: Collection[str]) -> dict[str, float]:
     for name, _labels, number in metric_figures(text, names):
         sums[name] = sums.get(name, 0.0) + (number if 0 <= number < LARGEST else 0.0)  # not NaN, not +Inf
     return sums
+
+
+def kv_usage(page: str) -> float | None:
+    """Return the used share of the KV cache on a /metrics page, the highest of all engines; None if it has none."""
+    return max((share for _name, _labels, share in metric_figures(page, _USAGE) if 0 <= share <= 1), default=None)
 
 
 def sample(text: str) -> Sample | None:

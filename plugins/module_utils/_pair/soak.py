@@ -24,7 +24,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ansible_collections.gb10.cluster.plugins.module_utils._bench import tools
 from ansible_collections.gb10.cluster.plugins.module_utils._bench.verdict import UCX_PAIR, verdict
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded, text
 from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import loads, run_command
@@ -217,7 +216,7 @@ class Sampler:
         figures, drafts, seen, now = measures.sample(page), measures.draft_counters(page), list(self._ranks()), time.monotonic()
         ended = [*load.taken(), *([reply["error"]] if reply else [])]
         errors = [text.printable(each)[:200] for each in ended if each]
-        growth, usage = measures.draft_growth(self._drafts, drafts), tools.kv_usage(page)
+        growth, usage = measures.draft_growth(self._drafts, drafts), measures.kv_usage(page)
         lost = next((str(each["lost"]) for each in seen if each["lost"]), "" if page else "the API did not answer")
         engine = "" if lost else ",".join(str(each["engine"]) for each in seen)
         gap, self._pending = self._gap(lost, engine), self._pending + len(ended)

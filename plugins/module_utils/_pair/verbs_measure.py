@@ -139,7 +139,7 @@ class Memory(threading.Thread):
                     last, available, free = self.ranks[host], memory["available_kib"], memory["free_kib"]
                     lowest = {"lowest_available_kib": min(available, last.get("lowest_available_kib", available)), "after_kib": available}
                     last.update(lowest, lowest_free_kib=min(free, last.get("lowest_free_kib", free)))
-        used = (tools.kv_usage(self._server.page()), self.usage)
+        used = (measures.kv_usage(self._server.page()), self.usage)
         self.usage = max((share for share in used if share is not None), default=None)
 
     def require(self, floor: float) -> None:

@@ -27,6 +27,10 @@ def test_sums_the_engines_of_a_metrics_page() -> None:
     assert measures.sample("vllm:num_requests_running 1.0\n") is None
 
 
+def test_the_use_of_the_kv_cache_is_the_highest_of_all_engines() -> None:
+    assert measures.kv_usage('vllm:kv_cache_usage_perc{engine="0"} 0.25\nvllm:kv_cache_usage_perc{engine="1"} 0.5\nvllm:kv_cache_usage_perc x\n') == 0.5
+
+
 LIMITS = measures.Limits(answer=10, wedge=20, total=120)
 
 
