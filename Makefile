@@ -7,7 +7,7 @@ export ANSIBLE_INJECT_FACT_VARS := false
 export ANSIBLE_ALLOW_EMBEDDED_TEMPLATES := false
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help setup setup-dev demo pair lab lab-down vm-lab vm-lab-down gpu-bundle gpu-lab gpu-demo gpu-test gpu-lab-down check lint lint-ansible lint-quick types unit sim sanity contract molecule net net-machines docs test more long lock clean
+.PHONY: help setup setup-dev demo pair lab lab-down vm-lab vm-lab-down gpu-bundle gpu-lab gpu-demo gpu-test gpu-lab-down check lint lint-ansible lint-quick types unit sim sanity contract molecule net net-machines docs test more long bench lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -86,6 +86,8 @@ more: setup-dev  ## the other rows of the acceptance net, sanity, and slow tests
 	@$(PY) tools/stages.py more
 long: setup-dev  ## what takes hours: every schedule, whole fault tables, soak (PART=REGEX: some of its stages)
 	@$(PY) tools/stages.py long --only "$(PART)"
+bench: setup-dev  ## what our own programs cost, on the container lab (PART=REGEX); docs/measured/performance.md has earlier figures
+	@$(PY) tools/stages.py bench --only "$(PART)"
 
 lock: setup  ## renew requirements*.lock: the newest versions in the ranges of requirements*.txt, with hashes
 	@tools/lock.sh

@@ -4,8 +4,10 @@
 """What a run costs that has nothing to do: tasks, SSH round trips of a host, seconds, and CPU seconds of the controller, of several checkouts in turns.
 
     python benchmarks/noop.py INVENTORY [CHECKOUT ...] [--rounds 2]
+    python benchmarks/noop.py --pairs 4 [--rounds 2]
 
 Wants a pair that serves the inventory. Each turn begins with a run that is not counted: it installs the agent of its checkout.
+`--pairs` brings up the nodes of so many pairs with the stub engine, and compares a run over all of them with one over the first pair.
 """
 
 from __future__ import annotations
@@ -17,11 +19,18 @@ import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import NamedTuple
 
 REPO = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(REPO), str(REPO / "tests"), str(REPO / "tests/lab"), str(REPO / "collections")]
+
+from container_lab import bring_up  # noqa: E402  # the harness is next to the tests, which are not an installed package
+
+from benchmarks.soak import STUB_VARIABLES, inventory  # noqa: E402  # the checkout is not an installed package
+
 BIN = Path(sys.executable).parent
 ENV = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "ANSIBLE_NOCOLOR": "1", "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default"}
 
@@ -57,13 +66,32 @@ def noop(checkout: Path, inventory: str) -> Cost:
     return Cost(len(re.findall(r"^TASK \[", text, re.M)), len(re.findall(r" SSH: EXEC ", text)) / len(hosts), seconds, cpu)
 
 
+def pairs(count: int, rounds: int) -> None:
+    """Print the cost of a run over so many pairs next to that over one of them."""
+    bring_up(2 * count)
+    folder = Path(tempfile.mkdtemp(prefix="gb10-noop-"))
+    wanted = {number: str(inventory(folder / str(number), number, **STUB_VARIABLES)) for number in (count, 1)}  # the first one brings all up
+    found: dict[int, list[Cost]] = {number: [] for number in wanted}
+    for _round in range(rounds):
+        for number, path in wanted.items():
+            found[number].append(noop(REPO, path))
+            each = found[number][-1]
+            print(f"{number} pairs: {each.tasks} tasks, {each.trips:g} round trips a host, {each.seconds:.1f} s, CPU {each.cpu:.1f} s", flush=True)
+    seconds = {number: statistics.median(each.seconds for each in costs) for number, costs in found.items()}
+    print(f"median: {seconds[count]:.1f} s and {seconds[1]:.1f} s, ratio {seconds[count] / seconds[1]:.2f}")
+
+
 def main() -> None:
     """Print each run, and the median of each checkout."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("inventory")
+    parser.add_argument("inventory", nargs="?", default="inventories/lab")
     parser.add_argument("checkouts", nargs="*", type=Path, default=[REPO])
     parser.add_argument("--rounds", type=int, default=2, help="how often each checkout is measured (default 2)")
+    parser.add_argument("--pairs", type=int, help="so many pairs of the container lab with the stub engine, next to one")
     options = parser.parse_args()
+    if options.pairs:
+        pairs(options.pairs, options.rounds)
+        return
     found: dict[Path, list[Cost]] = {checkout: [] for checkout in options.checkouts}
     for number in range(1, options.rounds + 1):
         for checkout, costs in found.items():

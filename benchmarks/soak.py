@@ -101,16 +101,18 @@ class SoakLab(Lab):
         assert run.rc == 0, run.stdout[-3000:]
 
 
-def inventory(folder: Path) -> Path:
-    """Write the inventory of the lab's instance, outside the repository, and return it."""
+def inventory(folder: Path, pairs: int = 1, **more: Any) -> Path:
+    """Write the inventory of so many pairs of the lab's instance, outside the repository, and return it."""
     state = Path(os.environ.get("GB10_LAB_DIR") or REPO / ".lab").resolve()
-    values = yaml.safe_load((REPO / "inventories/lab/group_vars/gb10.yml").read_text(encoding="utf-8"))
+    values = {**yaml.safe_load((REPO / "inventories/lab/group_vars/gb10.yml").read_text(encoding="utf-8")), **more}
     values["lab_dir"] = str(state / f"instance-{INSTANCE}" if INSTANCE else state)
-    values["gb10_fabric_cidrs"] = [plan.rail_cidr(INSTANCE, 1, rail) for rail in (0, 1)]
-    hosts = {node.name: {"ansible_host": node.management} for node in NODES}
+    groups: dict[str, Any] = {}
+    for node in plan.nodes(2 * pairs, INSTANCE):
+        rails = {"gb10_fabric_cidrs": [plan.rail_cidr(INSTANCE, node.pair, rail) for rail in (0, 1)]}
+        groups.setdefault(f"pair{node.pair}", {"vars": rails, "hosts": {}})["hosts"][node.name] = {"ansible_host": node.management}
     path = folder / "inventory/hosts.yml"
     path.parent.mkdir(parents=True)
-    path.write_text(yaml.safe_dump({"gb10": {"vars": values, "children": {"pair1": {"hosts": hosts}}}}), encoding="utf-8")
+    path.write_text(yaml.safe_dump({"gb10": {"vars": values, "children": groups}}), encoding="utf-8")
     return path
 
 

@@ -1,4 +1,4 @@
-"""Run the stages of a suite and print each with its time: `stages.py check|test|more|long [--only REGEX]`.
+"""Run the stages of a suite and print each with its time: `stages.py check|test|more|long|bench [--only REGEX]`.
 
 The lanes of a suite run side by side, the stages of a lane one after the other. What a stage prints appears when it is over. A stage that fails does not keep
 the others from running, so that one run names all that is wrong.
@@ -23,6 +23,7 @@ NET = "pytest -q --durations=12"
 ENGINE, MACHINES = "tests/acceptance/test_h_engine.py", "tests/acceptance/test_g_machines.py"
 OPERATION = "tests/acceptance/test_d_operate.py"
 STUB_ROWS = f"{NET} tests/acceptance --ignore {ENGINE} --ignore {MACHINES}"
+COPY = '--from "docker exec -i gb10-lab-1" --to "docker exec -i gb10-lab-2" --rails 192.168.200.11-192.168.200.12,192.168.201.11-192.168.201.12 --gib 1'
 UNIT = ("unit tests", "make --no-print-directory unit")
 LINT = tuple((name, f"make --no-print-directory {target}") for name, target in (("ansible-lint", "lint-ansible"), ("lint", "lint-quick"), ("types", "types")))
 
@@ -88,6 +89,21 @@ SUITES: dict[str, tuple[tuple[int, tuple[tuple[str, str], ...]], ...]] = {
                 ("soak-real", "python benchmarks/soak.py --faults 20 --write"),
                 ("soak-hour", "python benchmarks/soak_hour.py --write"),
                 ("soak-planted", "python benchmarks/soak_hour.py --planted --write"),
+            ),
+        ),
+    ),
+    "bench": (
+        (
+            0,
+            (
+                ("a run from no containers to a token, next to Compose by hand", "python benchmarks/cold_start.py"),
+                ("a run without changes", "python benchmarks/noop.py"),
+                ("from a line of a log to the sentence", "python benchmarks/gate_latency.py --rounds 3"),
+                ("the agents", "python benchmarks/agent_cost.py"),
+                ("the copy between two nodes", f"python benchmarks/copy_rate.py {COPY}"),
+                ("the parser of boot logs", "python benchmarks/parse_log.py"),
+                ("refusals", "python benchmarks/refusals.py"),
+                ("four pairs in one run", "python benchmarks/noop.py --pairs 4"),
             ),
         ),
     ),
