@@ -25,11 +25,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._bench import cases
 from ansible_collections.gb10.cluster.plugins.module_utils._bench.verdict import UCX_PAIR, verdict
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded, text
 from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import loads, run_command
-from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, measures
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, cases, measures, reply
 from ansible_collections.gb10.cluster.plugins.module_utils._node import node, releases
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import look, protocol
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.commands import DIFFERS, CommandError, Group, answer
@@ -39,7 +38,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._pair.verbs_measure i
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.verbs_read import ask
 
 UNIT = "gb10-soak"
-SAMPLES = "samples.jsonl"
+SAMPLES, NAME = "samples.jsonl", "%Y%m%dT%H%M%SZ"
 KEPT, KERNEL_LINES = 10, 3  # soaks; lines of a rank in a sample
 LONGEST_HOURS, MOST_SAMPLES, LONGEST_PAUSE = 24 * 31, 50_000, 3600.0
 LONGEST_GAP = 24 * 3600.0  # seconds without service that end a soak
@@ -130,8 +129,11 @@ class Load:
                 return
             prompt = cases.text_of(request, self.plan["tokens_per_word"])
             server = api_probe.Server(self.url, self.key, request.cancel_after or REQUEST_SECONDS)  # it closes the connection, and the engine aborts
-            reply = server.complete(self.plan["model"], {"prompt": prompt, "max_tokens": request.max_tokens, "body": {"ignore_eos": True}})
-            error = "" if reply["ok"] or (request.cancel_after and reply["error"].startswith(api_probe.NO_REPLY)) else reply["error"]
+            asked = cases.asked_of(request, prompt, self.plan.get("cases") or [])
+            found = server.complete(self.plan["model"], asked)
+            error = "" if found["ok"] or (request.cancel_after and found["error"].startswith(api_probe.NO_REPLY)) else found["error"]
+            if found["ok"] and "expect" in asked:
+                error = "; ".join(f"{each} (case {request.case})" for each in reply.faults(asked["prompt"], found, asked["expect"]))
             self._errors.append(error)
             if error and self.ended.wait(CALM_SECONDS):
                 return
@@ -156,9 +158,9 @@ class Sampler:
     def take(self, load: Load) -> dict[str, Any]:
         """Return a sample. The decode speed is that of one short request next to the users' ones."""
         page = self.server.page()
-        reply = self.server.complete(self.plan["model"], measures.SHORT_DECODE) if page else {}
+        decode = self.server.complete(self.plan["model"], measures.SHORT_DECODE) if page else {}
         figures, drafts, seen, now = measures.sample(page), measures.draft_counters(page), list(self._ranks()), time.monotonic()
-        ended = [*load.taken(), *([reply["error"]] if reply else [])]
+        ended = [*load.taken(), *([decode["error"]] if decode else [])]
         errors = [text.printable(each)[:200] for each in ended if each]
         growth, usage = measures.draft_growth(self._drafts, drafts), measures.kv_usage(page)
         lost = next((str(each["lost"]) for each in seen if each["lost"]), "" if page else "the API did not answer")
@@ -168,7 +170,7 @@ class Sampler:
             "time": round(time.time(), 3), "seconds": round(self.last.get("seconds", 0.0) + (0.0 if gap or self._at is None else now - self._at), 3),
             "requests": self.last.get("requests", 0) + self._grown(engine, measures.sums_of(page, [_SERVED]).get(_SERVED)), "served": self._served,
             "failed": len(errors), "errors": errors[-1:], "gap": gap, "engine": engine,
-            "tok_s": measures.speed(reply) if reply else None, "running": figures.running if figures else 0,
+            "tok_s": measures.speed(decode) if decode else None, "running": figures.running if figures else 0,
             "acceptance": round(100 * growth["accepted_tokens"] / growth["draft_tokens"], 2) if growth.get("draft_tokens") else None,
             "kv": None if usage is None else round(100 * usage, 1), "ranks": [each["figures"] for each in seen],
             "kernel": [line for each in seen for line in each["kernel"]],
@@ -265,10 +267,11 @@ def _load(group: Group, soak: Soak, samples: list[dict[str, Any]], ended: thread
 
 def _second(group: Group, plan: Mapping[str, Any]) -> Soak:
     """Write the plan of the second soak of an A/B test: the same load, on the other release."""
-    soak = Soak(group, _name(plan["started"] + 1))
-    both = {"name": soak.name, "release": plan["against"], "first": plan["name"], "back": plan["release"], "against": "", "started": time.time()}
+    now = max(time.time(), plan["started"] + 1)  # the names of both are times
+    soak = Soak(group, time.strftime(NAME, time.gmtime(now)))
+    both = {"name": soak.name, "release": plan["against"], "first": plan["name"], "back": plan["release"], "against": "", "started": now}
+    soak.folder.save(look.PLAN, {**plan, **both})
     soak.plan = {**plan, **both}
-    soak.folder.save(look.PLAN, soak.plan)
     return soak
 
 
@@ -277,40 +280,36 @@ def _enter(group: Group, soak: Soak) -> str:
     plan, first = soak.plan, Soak(group, soak.plan["first"])
     if not first.folder.exists(look.SOAKED):  # it was killed in between
         first.end()
+    refused = _serve(group, plan["release"], plan["back"])
     try:
-        _serve(group, plan["release"], plan["back"])
-        found = _described(group, served(group, "soak run"))[0]
+        found = {} if refused else _described(group, served(group, "soak run"))[0]
     except CommandError as error:
-        return str(error)
+        refused = str(error)
+    if refused:
+        return refused
     soak.plan = {**plan, **found, "context": min(plan["context"], found["context"])}
     soak.folder.save(look.PLAN, {**soak.plan, "wanted": soak.wanted()})
     return ""
 
 
-def _serve(group: Group, release: str, other: str) -> None:
-    """Go to a release of an A/B test from the other one. A stop or another release is that of a person, and stays. Raises CommandError."""
+def _serve(group: Group, release: str, other: str) -> str:
+    """Go to a release of an A/B test from the other one, and return why it does not serve. A stop or another release is that of a person, and stays."""
     current, printed = node.current_of(group.folder), io.StringIO()
     if current not in (release, other) or node.stopped_of(group.folder):
-        raise CommandError("The group was stopped meanwhile." if current in (release, other) else f"The release {current} was started meanwhile.")
+        return "The group was stopped meanwhile." if current in (release, other) else f"The release {current} was started meanwhile."
     given = argparse.Namespace(release=release, by="gb10 soak", list=False, check=False, again=True, takeover=False, wait=True, json=True)
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(printed):
             code = rollback(group, given)
-    except protocol.ERRORS as error:
-        raise CommandError(str(error)) from error
-    if code:
-        raise CommandError(" ".join(printed.getvalue().split()))
+    except (*protocol.ERRORS, CommandError) as error:
+        return str(error)
+    return " ".join(printed.getvalue().split()) if code else ""
 
 
 def _finish(group: Group, soak: Soak, refused: str = "") -> None:
     """End a soak. After the second one of an A/B test the first release serves again."""
-    lost, back = "", soak.plan.get("back")
-    try:
-        if back:
-            _serve(group, back, soak.plan["release"])
-    except CommandError as error:
-        lost = str(error)
-    soak.end(refused, lost)
+    back = soak.plan.get("back")
+    soak.end(refused, _serve(group, back, soak.plan["release"]) if back else "")
 
 
 # --- The actions of a person.
@@ -322,11 +321,6 @@ def _systemd_run(group: Group, name: str) -> str:
     words += [f"--property={each}" for each in ("Restart=on-failure", "RestartSec=10", "MemoryMax=1G", "OOMScoreAdjust=500", "TimeoutStopSec=20")]
     code, out, err = run_command([*words, protocol.PROGRAM, "soak", "run", name], 30.0)
     return f"systemd-run could not start {UNIT} ({(err or out).strip() or code})" if code else ""
-
-
-def _name(earliest: float = 0.0) -> str:
-    """Return the name of a soak that begins now."""
-    return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(max(time.time(), earliest)))
 
 
 def _described(group: Group, release: Mapping[str, Any]) -> tuple[dict[str, Any], api_probe.Server]:
@@ -355,13 +349,14 @@ def _start(group: Group, options: argparse.Namespace) -> dict[str, Any]:
         raise CommandError(f"A soak of {found} is not possible. Use {limits}.")
     if options.against and (options.against == release.get("release") or not os.path.isdir(os.path.join(group.folder, "releases", options.against))):
         raise CommandError(f"{group.host} keeps no release {options.against} besides the one that serves. See `gb10 rollback --list`.")
-    found, server = _described(group, release)
-    name = _name()
-    soak = Soak(group, name)
+    served_now, server = _described(group, release)
+    soak = Soak(group, time.strftime(NAME, time.gmtime()))
+    name = soak.name
     soak.folder.save(look.PLAN, {
-        "group": group.name, "name": name, **found, "hours": options.hours, "seed": options.seed or name, "interval": options.interval,
-        "pause": options.pause, "users": cases.users_of(release.get("settings") or {}), "tokens_per_word": _tokens_per_word(server, found["model"]),
-        "against": options.against, "label": options.label, "started": time.time(), "wanted": True,
+        "group": group.name, "name": name, **served_now, "hours": options.hours, "seed": options.seed or name, "interval": options.interval,
+        "pause": options.pause, "users": cases.users_of(release.get("settings") or {}), "tokens_per_word": _tokens_per_word(server, served_now["model"]),
+        "cases": cases.cases_known(release, served_now["context"]), "against": options.against, "label": options.label, "started": time.time(),
+        "wanted": True,
     })  # fmt: skip
     Folder(group.folder, protocol.SOAKS).prune(KEPT, name)
     problem, end = _systemd_run(group, name), time.monotonic() + BEGIN_SECONDS
@@ -423,23 +418,18 @@ def _compared(documents: Sequence[Mapping[str, Any]]) -> list[str]:
     return ["", *text.table(("", *(each["name"] for each in documents)), [*head, *rows]), "", *more]
 
 
-def _resume(group: Group) -> str:
-    """Start the unit of the soak that goes on, if it does not run. Return why that fails."""
-    found = _soaks(group)[:1]
-    return _systemd_run(group, found[0].name) if found and found[0].wanted() and not found[0].runs() else ""
-
-
 def soak(group: Group, options: argparse.Namespace) -> int:
     """Start, stop, show or compare soaks. Return 2 for a verdict that has failed, and if the first release of an A/B test does not serve again."""
     group.need_head("soak")
     changed, names = options.action == "start", list(options.names)
-    if options.action == "resume":  # the agent has started
-        return int(bool(_resume(group)))
+    if options.action == "resume" or options.wait:  # the agent has started, or a person waits for a unit that was ended
+        last = _soaks(group)[:1]
+        problem = last and last[0].wanted() and not last[0].runs() and _systemd_run(group, last[0].name)
+        if options.action == "resume":
+            return int(bool(problem))
     if changed:
         found = [_start(group, options)]
     else:
-        if options.wait:
-            _resume(group)
         while options.wait and look.soaking(group.folder):
             time.sleep(LOOK_SECONDS)
         soaks = _soaks(group, *names)

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import cases
+from ansible_collections.gb10.cluster.plugins.module_utils._node import node
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import commands, look, protocol, service, soak, verbs_measure
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.service import Service
 from http_server import Handler, answering
@@ -30,6 +32,7 @@ class Engine(Handler):
     plant: dict[str, float]
     served: list[str]
     bad: list[int]  # the next request fails if it is not empty
+    text = "x"
     page = "vllm:generation_tokens_total 1\nvllm:num_requests_running 1\nvllm:kv_cache_usage_perc 0.4\n"
 
     def get(self) -> None:
@@ -46,21 +49,22 @@ class Engine(Handler):
         if self.path == "/tokenize":
             self.answer(200, json.dumps({"tokens": [1] * len(asked["prompt"].split())}))
             return
-        self.served.append(asked["prompt"])
+        prompt = asked.get("prompt") or asked["messages"][-1]["content"]
+        self.served.append(prompt)
         if self.bad:
             self.bad.clear()
             self.answer(500, json.dumps({"error": {"message": f"EngineDeadError {KEY}"}}))
             return
-        if asked["prompt"].startswith("Write a Python class"):
+        if prompt.startswith("Write a Python class"):
             time.sleep(0.01 * math.exp(self.plant.get("slow", 0.0) * len(self.served)))
-        self.answer(200, json.dumps({"choices": [{"text": "x"}], "usage": {"completion_tokens": asked["max_tokens"], "prompt_tokens": 9}}))
+        self.answer(200, json.dumps({"choices": [{"text": self.text}], "usage": {"completion_tokens": asked["max_tokens"], "prompt_tokens": 9}}))
 
 
 class Head:
     """The head of a group of one, its agent, and the soaks that are run there."""
 
     def __init__(self, folder: Path, engine: type[Engine], url: str, capsys: pytest.CaptureFixture[str]) -> None:
-        self.folder, self.engine, self.capsys, self.group = folder, engine, capsys, folder / "groups/pair1"
+        self.folder, self.engine, self.url, self.capsys, self.group = folder, engine, url, capsys, folder / "groups/pair1"
         (self.group / "current").mkdir(parents=True)
         release = {"release": "abc", "profile": "mine", "host": "127.0.0.1", "port": int(url.rpartition(":")[2]), "settings": {"max-num-seqs": 4}}
         (self.group / "current/release.json").write_text(json.dumps(release))
@@ -116,7 +120,7 @@ class Head:
         name = self.start("--hours=0.0003", "--seed=both", "--against=def", '--label={"vllm_tp2_max_num_seqs": 8}')
         self.end(signal.SIGTERM)
         monkeypatch.setattr(soak, "rollback", self.rollback)
-        monkeypatch.setattr(soak.node, "current_of", lambda _folder: self.current)
+        monkeypatch.setattr(node, "current_of", lambda _folder: self.current)
         monkeypatch.setattr(signal, "signal", lambda *_words: None)
         return name
 
@@ -301,9 +305,10 @@ def test_two_soaks_have_one_load_and_the_first_release_serves_again_also_after_a
     half = json.loads(head.gb10("soak", "status", "--json").out)
     assert (half["name"], half["state"], half["first"], head.went) == (second, "interrupted", first, ["def"])
     kept = head.lines(first)
+    (head.group / "soak" / second / "samples.jsonl").write_text(f"{json.dumps(kept[0])}\n")
     head.gb10("soak", "run")  # as the agent does
     assert head.lines(first) == kept
-    assert head.went == ["def", "def", "abc"]
+    assert head.went == ["def", "abc"], "a release that was soaked already is not started again"
     page = json.loads(head.gb10("soak", "verdict", "--wait", "--json").out)
     assert [(each["name"], each["release"], each["state"]) for each in page["compared"]] == [(first, "abc", "ended"), (second, "def", "ended")]
     assert page["compared"][1]["notes"][-1] == page["lines"][-1] == "Release abc serves again."
@@ -334,9 +339,21 @@ def test_a_release_that_does_not_boot_is_on_the_page(
     assert head.went == went
 
 
-def test_a_soak_that_a_person_stops_is_not_followed_by_the_other_release(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
-    head.start_both(monkeypatch)
-    head.gb10("soak", "stop")
-    head.gb10("soak", "run")
-    assert head.went == []
+def test_a_garbled_reply_to_a_case_of_the_list_is_a_failed_request(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cases, "VICTIM", 0.9)
+    plan = {"seed": "s", "users": 1, "context": 9000, "pause": 0.0, "tokens_per_word": 1.0, "model": "m", "cases": ["victim"]}
+    for head.engine.text, bad in (("It is so.", False), ("<|im_end|><|im_start|>", True)):
+        load, ended = soak.Load(plan, head.url, KEY, 0), list[str]()
+        while len(ended) < 5 and not any(ended):
+            ended += load.taken()
+            time.sleep(0.01)
+        load.ended.set()
+        assert any(each.endswith("(case victim)") for each in ended) is bad, ended
+
+
+def test_a_soak_that_a_person_ends_with_another_release_is_not_followed(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = head.start_both(monkeypatch)
+    head.containers = [{**CONTAINER, "labels": {"gb10.cluster.release": "xyz"}}]
+    head.gb10("soak", "run", first)
+    assert (head.went, [path.name for path in (head.group / "soak").iterdir()]) == ([], [first])
     assert "lab-1 keeps no release xyz besides the one that serves." in head.gb10("soak", "start", "--against=xyz", code=1).err

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from itertools import islice
+from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._bench import cases
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import cases
 
 
 def test_the_same_seed_is_the_same_load_and_another_seed_or_user_is_not() -> None:
@@ -36,3 +37,21 @@ def test_a_day_of_users_has_conversations_that_grow_cold_prompts_cancellations_a
 
 def test_users_are_no_more_than_the_engine_runs_at_once() -> None:
     assert [cases.users_of(settings) for settings in ({}, {"max-num-seqs": 4}, {"max-num-seqs": "1024"}, {"max-num-seqs": 1})] == [8, 3, 32, 1]
+
+
+def test_users_ask_the_cases_of_the_list_and_those_that_the_engine_refuses_are_text() -> None:
+    release: dict[str, Any] = {"criteria": {"completion": {"chat": True}}, "settings": {"enable-auto-tool-choice": True}}
+    silent = {"criteria": {"completion": {"chat": False}}}
+    given = [cases.cases_known(release, 262144), cases.cases_known({**release, "settings": {}}, 262144)]
+    given += [cases.cases_known(release, 4096), cases.cases_known(silent, 262144)]
+    assert given == [["victim", "cold-tools"], ["victim"], [], []]
+    planned = list(islice(cases.requests("day", 0, 262144, 15.0), 3000))
+    assert all((each.case == "cold-tools") == (each.prompt_tokens >= cases.COLD_TOKENS) for each in planned if each.case)
+    for name, wanted in (("victim", 30), ("cold-tools", 60)):
+        drawn = [each for each in planned if each.case == name]
+        assert len(drawn) >= wanted
+        asked, [(_level, [case]), *_more] = cases.asked_of(drawn[0], "text", [name]), cases.cases_of([name], cases.PROMPTS, [1], 0)
+        assert asked["expect"] == case["expect"]
+        assert asked["body"].get("tools") == case["body"].get("tools")
+        assert [each["content"] for each in asked["body"]["messages"]] == [*(["text"] if name == "cold-tools" else []), case["prompt"]]
+        assert cases.asked_of(drawn[0], "text", [])["prompt"] == "text"
