@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ansible import context as cli_context
@@ -222,8 +222,9 @@ class Survey:
             elif text:
                 self.found.append(Fault(Place("run", EXTRA, name), text, warning=not near))
             elif spec:
-                given = value.split(",") if spec.get("type") == "list" and isinstance(value, str) else value
-                for below, fault in rules.faults(name, given, spec):
+                given: Any = value.split(",") if spec.get("type") == "list" and isinstance(value, str) else value
+                found = rules.faults(name, given, spec)
+                for below, fault in found or (against_faults(given) if name == "soak_against" else ()):
                     self._add("run", EXTRA, name, fault, below)
 
     def _check_limit(self, name: str, members: Sequence[str]) -> None:
@@ -235,6 +236,18 @@ class Survey:
                 f"(--limit {name}), or skip the stages that need all its hosts (--skip-tags {','.join(self.group_stages)})"
             )
             self._add("run", "the command line", "--limit", text)
+
+
+def against_faults(value: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield what is wrong with soak_against: each key must be a variable of the role vllm_tp2 that changes a release, and its value a valid one."""
+    options, which = inventory_files.load_specs()["vllm_tp2"], ("vllm_tp2_directory", "vllm_tp2_group", "vllm_tp2_state")
+    known = [each for each in options if each not in which and not variables.is_secret(each, options[each])]
+    for name, given in value.items():
+        if name not in known:
+            hint = did_you_mean(name, known) or ", expected such as vllm_tp2_max_num_seqs"
+            yield (name,), f"{name} is not a variable of the role vllm_tp2 that another release can have{hint}"
+        else:
+            yield from (((name, *below), f"{name} {text}") for below, text in rules.faults(name, given, options[name]))
 
 
 def watch_faults(value: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -139,8 +139,9 @@ def _derive(profile: dict[str, Any], note: Any) -> None:
             "gate.context",
             f"is {gate['context']}, but engine.args.max-model-len is {context}: leave gate.context out, it follows the argument",
         )
-    if gate["cold_prefill_tools"] and not args.get("enable-auto-tool-choice"):
-        note("gate.cold_prefill_tools", "is true, but engine.args has no enable-auto-tool-choice, without which vLLM refuses tools: set both, or none")
+    tools = next((key for key, has in (("cold_prefill_tools", gate["cold_prefill_tools"]), ("cases", "cold-tools" in gate["cases"])) if has), "")
+    if tools and not args.get("enable-auto-tool-choice"):
+        note(f"gate.{tools}", "has tools, but engine.args has no enable-auto-tool-choice, without which vLLM refuses tools: set both, or none")
     method = values.speculation(args).get("method")
     for key, wanted in (("kv_cache_dtype", args.get("kv-cache-dtype")), ("speculative_method", method)):
         if gate[key] is None:

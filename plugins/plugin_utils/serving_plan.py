@@ -84,7 +84,8 @@ class Place(NamedTuple):
 def criteria_of(profile: Mapping[str, Any]) -> dict[str, Any]:
     """Return the criteria of the gate. With pinned KV memory nothing is reserved for a long prefill, so a long prompt must prove that it fits."""
     speed = levels.single_stream(profile.get("published"))
-    out = {**profile["gate"], "served_names": profile["model"]["served_names"], "published_tok_s": speed}
+    invariant = str(profile["env"].get("VLLM_BATCH_INVARIANT")) == "1"
+    out = {**profile["gate"], "served_names": profile["model"]["served_names"], "published_tok_s": speed, "batch_invariant": invariant}
     if {"kv-cache-memory-bytes", "kv-cache-memory"} & set(profile["engine"]["args"]) and not out["long_prompt_tokens"]:
         out["long_prompt_tokens"] = 28000
     return out

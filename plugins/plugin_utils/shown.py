@@ -12,8 +12,9 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.utils.display import Display
 from ansible.utils.vars import load_extra_vars
-from ansible_collections.gb10.cluster.plugins.module_utils._bench import cases, tools, verdict
+from ansible_collections.gb10.cluster.plugins.module_utils._bench import tools, verdict
 from ansible_collections.gb10.cluster.plugins.module_utils._core.text import printable
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import cases
 from ansible_collections.gb10.cluster.plugins.module_utils._inventory.variables import PLAYBOOK_SPEC, type_faults
 from ansible_collections.gb10.cluster.plugins.module_utils._node import group_state
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import text as profiles

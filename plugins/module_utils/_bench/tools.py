@@ -12,11 +12,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._bench.cases import BenchError
 from ansible_collections.gb10.cluster.plugins.module_utils._bench.levels import AT_ONCE, CASES, RUNS, Level, level_of, seconds, suite
 from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import loads, misfit
 from ansible_collections.gb10.cluster.plugins.module_utils._core.text import duration
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import measures
+from ansible_collections.gb10.cluster.plugins.module_utils._gate.cases import BenchError
 
 SCHEMA, PLAN = "gb10.cluster/bench/2", "gb10.cluster/text/1"
 BENCHY, EVAL, OWN = "llama-benchy", "tool-eval-bench", "gb10"

@@ -18,7 +18,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue i
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.stream import BootLog
 from ansible_collections.gb10.cluster.plugins.module_utils._core import text
 from ansible_collections.gb10.cluster.plugins.module_utils._core.text import Pace
-from ansible_collections.gb10.cluster.plugins.module_utils._gate import gate, measures, reply
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import cases, gate, measures, reply
 from ansible_collections.gb10.cluster.plugins.module_utils._node.memory import Series
 
 SLICE_SECONDS = 5.0
@@ -29,6 +29,7 @@ HEARTBEAT_SECONDS = 30.0
 LONG_REPLY_TOKENS = 4
 LEAST_LONG_PROMPT = 1024  # tokens; a smaller prompt proves nothing about a long prefill
 SPARE_TOKENS = 64  # what a long prompt leaves free in the context, next to its reply
+CASE_LEVELS = (1, 2, 4, 6)  # requests at once of the case prompts
 COUNT_ON = "Count on."  # stands for the prompt in the request; the probe sends numbers
 _SERVING_STAGES = ("graphs", "init", "listen", "ready", "kv")
 
@@ -222,14 +223,14 @@ class Judge:
         if at_once > 1 and not faults and not api.get("error"):
             answer = yield from self._asked(requests * at_once)
             faults += _faults(answer, completion["prompt"], expect, f"{at_once} requests at once")
-        more = [self._decode(completion), self._long_replies(completion), *map(self._long_prompt, ("long_prompt_tokens", "cold_prefill_tokens"))]
+        more = [self._decode(completion), self._long_replies(completion), *map(self._long_prompt, ("long_prompt_tokens", "cold_prefill_tokens")), self._cases()]
         for step in more:
             if not faults and not api.get("error"):
                 yield from step
 
-    def _asked(self, requests: list[dict[str, Any]], patience: float = 1.0) -> Generator[dict[str, Any], Answer, Answer]:
-        """Send requests at once. `patience` multiplies the limit of a completion."""
-        answer = yield {"requests": requests, "concurrency": len(requests), **({"patience": patience} if patience > 1 else {})}
+    def _asked(self, requests: list[dict[str, Any]], patience: float = 1.0, level: int = 0) -> Generator[dict[str, Any], Answer, Answer]:
+        """Send requests at once, or `level` of them. `patience` multiplies the limit of a completion."""
+        answer = yield {"requests": requests, "concurrency": level or len(requests), **({"patience": patience} if patience > 1 else {})}
         self._answers.append(answer)
         return answer
 
@@ -286,6 +287,22 @@ class Judge:
         self._replies_faults += [fault for fault in found if tools or fault.startswith(reply.MISSING)]
         if cold and seconds:
             self._measured.update(prefill_tokens=counted, prefill_tok_s=round(counted / seconds, 1))
+
+    def _cases(self) -> Generator[dict[str, Any], Answer, None]:
+        """Ask the cases that the profile chooses, as `gb10 check` does."""
+        cold = min(cases.COLD_TOKENS, (gate.served_context(self._api) or 2 * cases.COLD_TOKENS) // 2)
+        for name in self.criteria.get("cases") or []:
+            before = ""
+            for level, batch in cases.cases_of([name], cases.prompts_of([]), CASE_LEVELS, cold):
+                answer = yield from self._asked(cases.requests_of(batch), measures.LONG_REPLY_PATIENCE, level)
+                row = cases.prompt_row(level, batch, answer["replies"], before, bool(self.criteria.get("batch_invariant")))
+                lost = _faults(answer, "", None, f"case {name}") if answer["error"] or not answer["replies"] else []
+                self._replies_faults += lost or [f"{each['fault']} (case {name})" for each in row["faults"]]
+                found = [gate.check("a reply next to others", None, "the one alone", each, "completion_wrong", cases.MAY_DIFFER) for each in row["differs"]]
+                self._results += [{**each, "warning": True} for each in found]  # not a fault, also if what is not known is one
+                if self._replies_faults:
+                    return
+                before = str(answer["replies"][0]["text"])
 
     def _completion(self) -> dict[str, Any]:
         return dict(self.criteria.get("completion") or {"prompt": "The capital of France is", "max_tokens": 16})

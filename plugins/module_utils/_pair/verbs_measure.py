@@ -20,13 +20,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._bench import cases, tools
+from ansible_collections.gb10.cluster.plugins.module_utils._bench import tools
 from ansible_collections.gb10.cluster.plugins.module_utils._bench.levels import RUNS, Level, compare, level_of
 from ansible_collections.gb10.cluster.plugins.module_utils._bench.levels import lines as table_of
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded, redact, text
 from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import loads, run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_atomically
-from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, measures
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, cases, measures
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import look, protocol
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.commands import DIFFERS, CommandError, Group, answer, complain, show
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.verbs_read import looks, status_document
@@ -86,12 +86,11 @@ def check(group: Group, options: argparse.Namespace) -> int:
     found: dict[str, Any] = {"group": group.name, **{key: release.get(key) for key in ("release", "profile", "port")}, "streams": options.streams}
     rows: list[dict[str, Any]] = []
     _print(options, cases.title_lines(found))
-    before = ""
+    before, exact = "", bool((release.get("criteria") or {}).get("batch_invariant"))
     for level, batch in asked:
-        batch = [{**prompt, "alone": before} if prompt.get("as_before") else prompt for prompt in batch]
         replies = _replies(group, release, options.timeout, batch, level)
+        rows.append(cases.prompt_row(level, batch, replies, before, exact))
         before = str(replies[0]["text"])
-        rows.append(cases.prompt_row(level, batch, replies))
         _print(options, cases.stream_lines(rows[-1]) if options.streams else cases.prompt_table(rows)[0 if len(rows) == 1 else -1 :])
     document = cases.judged(found, rows)
     answer(options, document, cases.closing_lines(document))

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._bench import tools
-from ansible_collections.gb10.cluster.plugins.module_utils._bench.cases import BenchError
 from ansible_collections.gb10.cluster.plugins.module_utils._bench.levels import Level, level_of
+from ansible_collections.gb10.cluster.plugins.module_utils._gate.cases import BenchError
 
 RECORDED = Path(__file__).parents[3] / "fixtures/bench"
 LEVEL = Level("llama-benchy", "", 256, 32, 512, 2)

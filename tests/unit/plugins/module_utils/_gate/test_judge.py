@@ -8,6 +8,7 @@ from typing import Any
 
 import jmespath
 import pytest
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import cases
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import judge as judges
 from ansible_collections.gb10.cluster.plugins.module_utils._node.memory import parse_series
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import calls, converge
@@ -429,6 +430,25 @@ def test_long_replies_are_asked_at_once_and_judged() -> None:
     assert many["requests"][0]["prompt"] != many["requests"][1]["prompt"]
     assert trial.verdict["class"] == "completion_wrong"
     assert "2 replies of 800 tokens at once" in trial.msg
+
+
+@pytest.mark.parametrize(("again", "exact", "passes"), [("It keeps a time.", True, True), ("It keeps one.", False, True), ("It keeps one.", True, False)])
+def test_the_cases_of_the_profile_are_asked_and_judged(again: str, exact: bool, passes: bool) -> None:
+    known = {each["prompt"]: each.get("expect") or "It is so." for each in [*cases.PROMPTS, *cases.cases_of(["cold-tools"], cases.PROMPTS, [], 9)[0][1]]}
+
+    def api(arguments: Mapping[str, Any]) -> dict[str, Any]:
+        asked = [request["prompt"] for request in arguments["requests"]]
+        texts = [known.get(each, (again if len(asked) > 2 else "It keeps a time.") if "cache" in each else " Paris.") for each in asked]
+        return API | {"replies": [API["replies"][0] | {"text": each} for each in texts]}
+
+    trial = measured({"cases": ["victim", "cold-tools"], "batch_invariant": exact}, api)
+    assert [(call["concurrency"], len(call["requests"])) for call in trial.nodes[0].asked][1:] == [(1, 1), (7, 19), *[(1, 1)] * passes]
+    assert trial.verdict["passed"] is passes
+    cold = trial.nodes[0].asked[-1]["requests"][0]
+    assert not passes or (cold["body"]["tools"] and cold["prompt_tokens"] + 256 + 1024 <= API["models"][0]["max_model_len"])
+    assert passes or "from character 10 on: 'one.', not 'a time.' (case victim)" in trial.msg
+    notes = [check for check in trial.verdict["checks"] if check["name"] == "a reply next to others"]
+    assert [(check["ok"], check["warning"]) for check in notes] == ([(None, True)] if passes and again != "It keeps a time." else [])
 
 
 def test_measures_are_open_to_expressions() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._bench import cases
+from ansible_collections.gb10.cluster.plugins.module_utils._gate import cases
 
 
 def good(text: str, tokens: int = 10, seconds: float = 2.0) -> dict[str, Any]:

@@ -1,12 +1,14 @@
 # Copyright: the gb10.cluster authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The cases that a served model is asked: prompts at once, which to send, what came back, and the tables of it. Pure."""
+"""The cases that a served model is asked: prompts at once, and the users of a soak; what came back, and the tables of it. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import LARGEST
 from ansible_collections.gb10.cluster.plugins.module_utils._core.text import cell
@@ -105,6 +107,8 @@ def cut(rows: Sequence[Mapping[str, Any]]) -> str:
 _AT_ONCE: dict[str, Any] = {"body": {"chat_template_kwargs": {"thinking": False, "enable_thinking": False}}, "chat": True, "expect": None}
 _VICTIM = {**_AT_ONCE, "prompt": "Write a Python class for a cache whose entries expire, then explain each method.", "max_tokens": 220}
 _COLD = {"prompt": "What is the capital of Portugal? Answer with the name only, without a tool.", "expect": "Lisbon", "max_tokens": 256, "cold": True}
+# The results of vLLM depend on the other requests of a batch, so a healthy pair can differ late in a text.
+MAY_DIFFER = "This is a fault only with VLLM_BATCH_INVARIANT=1 in the env of the profile."
 CHURNERS, STAGGERED, STAGGER_SECONDS = 6, 16, 0.4
 
 
@@ -137,19 +141,22 @@ def _rate(tokens: int, seconds: float) -> float:
     return round(tokens / seconds, 1) if seconds > 0 else 0.0
 
 
-def prompt_row(level: int, prompts: Sequence[Mapping[str, Any]], replies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def prompt_row(level: int, prompts: Sequence[Mapping[str, Any]], replies: Sequence[Mapping[str, Any]], before: str = "", exact: bool = False) -> dict[str, Any]:
     """Judge one level: replies, their speeds (tokens a second; the aggregate over the slowest, as all were sent at once) and what is bad.
 
+    `before` is the text of the batch before. `exact`: another text of a prompt `as_before` is a fault, as the engine is batch-invariant.
     The result has `concurrency`, `requests`, `bad_outputs`, `cut` (before the answer), `faults` (prompt, text, fault), `seconds`, `slowest_tok_s`,
-    `fastest_tok_s`, `aggregate_tok_s`, `tokens` and `streams` (prompt, ok, seconds, tokens, tok_s, text).
+    `fastest_tok_s`, `aggregate_tok_s`, `tokens`, `streams` (prompt, ok, seconds, tokens, tok_s, text) and `differs`, of texts that are not a fault.
     """
-    faults, streams, ended = [], [], 0
+    faults, streams, ended, differs = [], [], 0, list[str]()
     for number, prompt in enumerate(prompts):
         answer: dict[str, Any] = dict(replies[number]) if number < len(replies) else {"ok": False, "error": "the request was not sent"}
-        found, alone, text = reply.faults(prompt["prompt"], answer, prompt.get("expect")), str(prompt.get("alone") or ""), str(answer.get("text") or "")
-        if alone and answer.get("ok") and text != alone:
-            same = next((place for place, (one, other) in enumerate(zip(alone, text)) if one != other), min(len(alone), len(text)))
-            found = [*found, f"it is not the reply that came alone, from character {same + 1} on: {text[same : same + 40]!r}, not {alone[same : same + 40]!r}"]
+        found, text = reply.faults(prompt["prompt"], answer, prompt.get("expect")), str(answer.get("text") or "")
+        if before and prompt.get("as_before") and answer.get("ok") and text != before:
+            same = next((place for place, (one, other) in enumerate(zip(before, text)) if one != other), min(len(before), len(text)))
+            one, other = before[same : same + 40], text[same : same + 40]
+            difference = f"next to other requests it is not the reply that came alone, from character {same + 1} on: {other!r}, not {one!r}"
+            (found if exact else differs).append(difference)
         if found:
             faults.append({"prompt": prompt["prompt"], "text": text, "fault": "; ".join(found)})
         ended += reply.cut_while_reasoning(answer)
@@ -166,6 +173,7 @@ def prompt_row(level: int, prompts: Sequence[Mapping[str, Any]], replies: Sequen
     return {
         "concurrency": level, "requests": len(prompts), "bad_outputs": len(faults), "cut": ended, "faults": faults, "seconds": round(seconds, 2),
         "tokens": tokens, "slowest_tok_s": min(rates), "fastest_tok_s": max(rates), "aggregate_tok_s": _rate(tokens, seconds), "streams": streams,
+        "differs": differs,
     }  # fmt: skip
 
 
@@ -223,7 +231,7 @@ def judged(found: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[
     return {
         "schema": CHECK_SCHEMA, **found, "passed": not bad, "rows": list(rows),
         "sentence": bad or f"{found['group']}: {sum(row['requests'] for row in rows)} replies, none bad. {AGENT_HINT}",
-        "notes": [f"{found['group']}: {cut(rows)}"] if cut(rows) else [],
+        "notes": [f"{found['group']}: {each}" for each in (cut(rows), *(f"{each}. {MAY_DIFFER}" for row in rows for each in row["differs"])) if each],
     }  # fmt: skip
 
 
@@ -243,3 +251,86 @@ def check_lines(document: Mapping[str, Any]) -> list[str]:
     rows = document["rows"]
     levels = [line for row in rows for line in stream_lines(row)] if document["streams"] else prompt_table(rows)
     return [*title_lines(document), *levels, *closing_lines(document)]
+
+
+# --- The load of a soak: users drawn by a seed, who write, wait for the reply, read it and go on. Pure; the same seed is the same load.
+
+MOST_USERS = 32
+USERS = 9  # and one, without max-num-seqs
+ROOM = 0.7  # of the context: a tokenizer counts other tokens than were estimated
+COLD_TOKENS = 20_000
+LEAST_CHAT = 8192  # context that has room for a cold prompt with tools
+SHORT, LONG = 16, 1024  # tokens of a reply
+COLD, VICTIM, CANCELLED, GOES_ON = 0.03, 0.02, 0.05, 0.75  # shares of the requests
+BURST_EVERY, BURST = 600.0, 0.3  # seconds of a window, and the share of the windows with a burst
+WORDS = ("the", "of", "and", "to", "in", "is", "that", "for", "it", "as", "was", "with", "be", "by", "on", "not", "at", "from", "are", "this", "have", "you")
+
+
+class Request(NamedTuple):
+    """One request of a user: the pause before it, its text by its conversation and length, when the user gives up, and its case if it has one."""
+
+    pause: float
+    conversation: str
+    prompt_tokens: int
+    max_tokens: int
+    cancel_after: float | None
+    case: str = ""
+
+
+def users_of(settings: Mapping[str, Any]) -> int:
+    """Return how many users there are: each has one request at most, and one more measures the speed, so the engine runs all that it holds."""
+    return max(1, min(MOST_USERS, int(settings.get("max-num-seqs") or USERS) - 1))
+
+
+def _drawn(seed: str) -> random.Random:
+    return random.Random(seed)  # noqa: S311  not for secrets
+
+
+def requests(seed: str, user: int, context: int, pause: float) -> Iterator[Request]:
+    """Yield the requests of a user without end. `pause` is the mean of seconds between them."""
+    draw, room, turn, tokens, conversation = _drawn(f"{seed}/{user}"), int(ROOM * context), 0, 0, 0
+
+    def length(middle: float, width: float) -> int:
+        return max(SHORT, int(draw.lognormvariate(math.log(middle), width)))
+
+    while True:
+        reply = min(LONG, length(150, 0.8), max(1, room // 4))
+        [case] = draw.choices(("cold-tools", "victim", ""), (COLD, VICTIM, 1 - COLD - VICTIM))
+        cold = case == "cold-tools"
+        if case or not turn or draw.random() > GOES_ON or tokens + reply > room:
+            turn, tokens, conversation = 0, 0, conversation + 1
+        tokens = min(tokens + (max(COLD_TOKENS, length(COLD_TOKENS, 0.3)) if cold else length(300, 1.0)), room - reply)
+        cancel = draw.uniform(0.2, 5.0) if draw.random() < CANCELLED else None
+        yield Request(draw.expovariate(1 / pause) if pause else 0.0, f"{seed}/{user}/{conversation}", tokens, reply, cancel, case)
+        turn, tokens = 0 if case == "victim" else turn + 1, tokens + reply  # the next turn has all before it
+
+
+def bursts(seed: str, seconds: float) -> bool:
+    """Whether all users write at once at this time of the soak, without a pause."""
+    window = int(seconds // BURST_EVERY)
+    draw = _drawn(f"{seed}/burst/{window}")
+    start = draw.uniform(0, 0.8 * BURST_EVERY)
+    return draw.random() < BURST and start <= seconds - window * BURST_EVERY < start + draw.uniform(30, 90)
+
+
+def text_of(request: Request, tokens_per_word: float = 1.0) -> str:
+    """Return the prompt of a request: that of a later turn begins with those before it."""
+    draw = _drawn(request.conversation)
+    head = " ".join(str(draw.randrange(10**6)) for _part in range(4))  # no other conversation begins so
+    return " ".join([head, *draw.choices(WORDS, k=max(1, int((request.prompt_tokens - 12) / max(tokens_per_word, 0.5))))])
+
+
+def asked_of(request: Request, text: str, known: Sequence[str]) -> dict[str, Any]:
+    """Return what api_probe is asked, and for a case of cases_of() `expect`. A case that is not known is a plain text."""
+    if request.case not in known:
+        return {"prompt": text, "max_tokens": request.max_tokens, "body": {"ignore_eos": True}}
+    prompt = cases_of([request.case], PROMPTS, [1], 0)[0][1][0]
+    messages = [*([{"role": "system", "content": text}] if prompt.get("cold") else []), {"role": "user", "content": prompt["prompt"]}]
+    return {**{key: prompt[key] for key in ("prompt", "chat", "max_tokens", "expect")}, "body": {**prompt["body"], "messages": messages}}
+
+
+def cases_known(release: Mapping[str, Any], context: int) -> list[str]:
+    """Return the cases that users ask a release: an engine without a parser refuses tools, and a model without a template or room refuses a chat."""
+    criteria, settings = release.get("criteria") or {}, release.get("settings") or {}
+    chats = context >= LEAST_CHAT and (criteria.get("completion") or {}).get("chat", True)
+    return [name for name, able in (("victim", chats), ("cold-tools", chats and settings.get("enable-auto-tool-choice"))) if able]
