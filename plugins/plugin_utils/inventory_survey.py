@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ansible import context as cli_context
@@ -29,6 +29,8 @@ _SHARED = ("gb10_profile", "roce_mtu", *FLAGS, "vllm_tp2_extra_args", "vllm_tp2_
 _LATER = re.compile(r"hostvars|roce_env|_required\b|gb10\.cluster\.serving_group")
 _ENVIRONMENT = re.compile(r"(?:lookup|query|q)\(\s*['\"](?:ansible\.builtin\.)?env['\"]")
 _DIGITS = re.compile(r"\d")
+# Options of vllm_tp2 that define which group there is and where, not what it serves.
+_NO_RELEASE = ("vllm_tp2_directory", "vllm_tp2_group", "vllm_tp2_state")
 
 
 class Survey:
@@ -223,7 +225,8 @@ class Survey:
                 self.found.append(Fault(Place("run", EXTRA, name), text, warning=not near))
             elif spec:
                 given = value.split(",") if spec.get("type") == "list" and isinstance(value, str) else value
-                for below, fault in rules.faults(name, given, spec):
+                found = rules.faults(name, given, spec)
+                for below, fault in found or (against_faults(given) if name == "soak_against" else ()):
                     self._add("run", EXTRA, name, fault, below)
 
     def _check_limit(self, name: str, members: Sequence[str]) -> None:
@@ -235,6 +238,18 @@ class Survey:
                 f"(--limit {name}), or skip the stages that need all its hosts (--skip-tags {','.join(self.group_stages)})"
             )
             self._add("run", "the command line", "--limit", text)
+
+
+def against_faults(value: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield what is wrong with soak_against: each key must be a variable of the role vllm_tp2 that changes a release, and its value a valid one."""
+    options = inventory_files.load_specs()["vllm_tp2"]
+    known = [each for each in options if each not in _NO_RELEASE and not variables.is_secret(each, options[each])]
+    for name, given in value.items():
+        if name not in known:
+            hint = did_you_mean(name, known) or ", expected such as vllm_tp2_max_num_seqs"
+            yield (name,), f"{name} is not a variable of the role vllm_tp2 that another release can have{hint}"
+        else:
+            yield from (((name, *below), f"{name} {text}") for below, text in rules.faults(name, given, options[name]))
 
 
 def watch_faults(value: Mapping[str, Any]) -> list[tuple[str, str]]:

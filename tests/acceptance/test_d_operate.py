@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from acceptance import golden
-from acceptance.commands import SERVING, tags
+from acceptance.commands import SERVING, settings, tags
 from acceptance.owner import SERVES, Owner, wait_for
 
 ONLY_SERVING = tags(SERVING)
@@ -111,6 +111,22 @@ def test_a_rollback_goes_to_the_release_before_and_names_both(served: Owner) -> 
     assert again.changes == set(), back
     assert served.identity() == before
     assert served.run("bring up", *ONLY_SERVING).passed().changes == set(), "the inventory has this release"
+
+
+def test_one_command_soaks_two_releases_and_continues_after_an_interruption(served: Owner) -> None:
+    [old] = set(served.releases())
+    given: dict[str, Any] = {"soak_against": settings({"requests": 2}), "soak_hours": 0.002, "soak_interval": 1, "bench_folder": str(served.folder)}
+    run = served.begin("soak", **given)
+    assert wait_for(lambda: "It runs." in run.text, 120), run.text
+    run.vanish()
+    served.run("soak", **given).passed().shows(old, f"Release {old} serves again", "vllm_tp2_max_num_seqs")
+    [page] = served.folder.glob("pair1-*.soak.json")
+    both = json.loads(page.read_text(encoding="utf-8"))
+    assert [each["state"] for each in both] == ["ended", "ended"]
+    assert [each["release"] == old for each in both] == [True, False]
+    assert both[1]["requests"] > 0, "the other release was loaded"
+    assert set(served.releases()) == {old}
+    assert served.serves()
 
 
 @pytest.mark.parametrize("wanted", ["list", NEVER])

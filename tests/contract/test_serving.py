@@ -267,3 +267,43 @@ def test_fails_if_no_rank_can_be_read(pair: Pair) -> None:
     assert done.rc == 2
     assert done.last_message == "pair1: no log can be read. The messages above have the cause for each rank."
     assert sorted(printed(done)) == ["There is no container gb10-pair1-rank1 on two.", "one cannot be read: sudo: a password is required"]
+
+
+# --- playbooks/soak.yml with soak_against
+
+LABEL = '{"vllm_tp2_max_num_seqs": 3}'
+RUNS = {"schema": "gb10.cluster/soak/1", "verdict": "unclear", "sentence": "", "lines": ["It runs."]}
+PAGE = {**RUNS, "lines": ["page"], "compared": [{"name": "s1", "notes": []}, {"name": "s2", "notes": ["Release a serves again."]}]}
+
+
+def soak_both(pair: Pair, status: dict[str, Any], rc: int = 0, **scenario: Any) -> tuple[Run, list[str]]:
+    """Run the command for an A/B test while `gb10 soak status` returns this, and return what the head was asked for."""
+    asked: Any = {"soak status": {"document": status}, "soak start": {"document": RUNS}, "soak verdict": {"document": PAGE, "rc": rc}, **scenario}
+    given = {**NO_CACHES, "soak_against": json.loads(LABEL), "soak_seed": "x", "gb10_bench": str(pair.folder / "bench"), "__vllm_tp2_seconds": 0}
+    done = pair.play(tasks="soak", variables=given, follow=[reply(outcome(True), desired())], **asked)
+    return done, [line.partition(" soak ")[2] for line in pair.log if " soak " in line]
+
+
+def test_one_command_soaks_two_releases_and_continues_what_was_interrupted(pair: Pair) -> None:
+    done, asked = soak_both(pair, {})
+    assert done.rc == 0, done.stdout
+    [served] = [line.split()[-1] for line in pair.log if line.startswith("one desires serving ")]
+    other = asked[1].split()[1].removeprefix("--against=")
+    for host in ("one", "two"):
+        folder = pair.folder / f"nodes/{host}/pair1/releases"
+        found = {path.parent.name: json.loads(path.read_text())["settings"]["max-num-seqs"] for path in folder.glob("*/release.json")}
+        assert found == {served: 6, other: 3}
+    options = "--json --hours=12.0 --seed=x --interval=60.0 --pause=15.0"
+    assert asked == ["status --json", f"start --against={other} --label={LABEL} {options}", "verdict --wait --json"]
+    assert (pair.folder / "bench/pair1-s1-s2.soak.txt").read_text() == "page\n"
+    done, again = soak_both(pair, {"label": LABEL, "state": "ended", "name": "s4", "first": "s3"}, rc=2)
+    assert again == ["status --json"], "its page is not here, so nothing is started"
+    assert done.last_message == "pair1: Release a serves again.", "rc 2 is for one that does not"
+    done, _asked = soak_both(pair, {"label": LABEL, "state": "ended", "name": "s2", "first": "s1"}, one_on_vllm_rank_info="unread")
+    assert "unread" in messages(done)["one"], "its page is here, so this is a new test"
+
+
+def test_a_soak_of_another_command_is_not_disturbed(pair: Pair) -> None:
+    done, asked = soak_both(pair, {"label": "{}", "state": "running", "name": "s1"})
+    assert done.last_message == "pair1: the soak s1 has not ended, and is not that of this command. Run this with -e soak=stop to end it."
+    assert asked == ["status --json"]

@@ -4,6 +4,8 @@
 """The subcommand `gb10 soak`: hours of load on the model that serves, by a unit of the head, with a sample a minute and a verdict.
 
 A soak is a folder: its plan, its samples, one line each, and at its end its verdict, which is the receipt. Who runs it holds the lock of its samples.
+An A/B test is two of them. The plan of the first has `against`, the other release. The plan of the second has `first`, the name of the first soak, and
+`back`, the release that serves again after it.
 """
 
 from __future__ import annotations
@@ -12,26 +14,27 @@ import argparse
 import collections
 import contextlib
 import fcntl
+import io
 import json
-import math
 import os
-import random
 import re
 import shutil
 import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from ansible_collections.gb10.cluster.plugins.module_utils._bench import cases
 from ansible_collections.gb10.cluster.plugins.module_utils._bench.verdict import LONGEST_GAP, UCX_PAIR, verdict
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded, text
 from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import loads, run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, measures
-from ansible_collections.gb10.cluster.plugins.module_utils._node import releases
+from ansible_collections.gb10.cluster.plugins.module_utils._node import node, releases
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import look, protocol
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.commands import DIFFERS, CommandError, Group, answer
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.files import Folder
+from ansible_collections.gb10.cluster.plugins.module_utils._pair.verbs_change import rollback
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.verbs_measure import need_no_soak, not_serving, served
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.verbs_read import ask
 
@@ -42,71 +45,8 @@ LONGEST_HOURS, MOST_SAMPLES, LONGEST_PAUSE = 24 * 31, 50_000, 3600.0
 REQUEST_SECONDS, PROBE_SECONDS = 900.0, 300.0
 BEGIN_SECONDS, END_SECONDS, LOCK_SECONDS = 15.0, 60.0, 1.0
 CALM_SECONDS = 5.0  # after a request that failed
+LOOK_SECONDS = 5.0  # between two looks whether it has ended
 _SERVED = "vllm:request_success_total"
-
-# --- The load: users drawn by a seed, who write, wait for the reply, read it and go on. Pure; the same seed is the same load.
-
-MOST_USERS = 32
-USERS = 9  # and one, without max-num-seqs
-ROOM = 0.7  # of the context: a tokenizer counts other tokens than were estimated
-COLD_TOKENS = 20_000
-SHORT, LONG = 16, 1024  # tokens of a reply
-COLD, CANCELLED, GOES_ON = 0.03, 0.05, 0.75  # shares of the requests
-BURST_EVERY, BURST = 600.0, 0.3  # seconds of a window, and the share of the windows with a burst
-WORDS = ("the", "of", "and", "to", "in", "is", "that", "for", "it", "as", "was", "with", "be", "by", "on", "not", "at", "from", "are", "this", "have", "you")
-
-
-class Request(NamedTuple):
-    """One request of a user: how long the user waits before it, its text by its conversation and length, and when the user gives up."""
-
-    pause: float
-    conversation: str
-    prompt_tokens: int
-    max_tokens: int
-    cancel_after: float | None
-
-
-def users_of(settings: Mapping[str, Any]) -> int:
-    """Return how many users there are: each has one request at most, and one more measures the speed, so the engine runs all that it holds."""
-    return max(1, min(MOST_USERS, int(settings.get("max-num-seqs") or USERS) - 1))
-
-
-def _drawn(seed: str) -> random.Random:
-    return random.Random(seed)  # noqa: S311  not for secrets
-
-
-def requests(seed: str, user: int, context: int, pause: float) -> Iterator[Request]:
-    """Yield the requests of a user without end. `pause` is the mean of seconds between them."""
-    draw, room, turn, tokens, conversation = _drawn(f"{seed}/{user}"), int(ROOM * context), 0, 0, 0
-
-    def length(middle: float, width: float) -> int:
-        return max(SHORT, int(draw.lognormvariate(math.log(middle), width)))
-
-    while True:
-        reply = min(LONG, length(150, 0.8), max(1, room // 4))
-        cold = draw.random() < COLD
-        if cold or not turn or draw.random() > GOES_ON or tokens + reply > room:
-            turn, tokens, conversation = 0, 0, conversation + 1
-        tokens = min(tokens + (max(COLD_TOKENS, length(COLD_TOKENS, 0.3)) if cold else length(300, 1.0)), room - reply)
-        cancel = draw.uniform(0.2, 5.0) if draw.random() < CANCELLED else None
-        yield Request(draw.expovariate(1 / pause) if pause else 0.0, f"{seed}/{user}/{conversation}", tokens, reply, cancel)
-        turn, tokens = turn + 1, tokens + reply  # the next turn has all before it
-
-
-def bursts(seed: str, seconds: float) -> bool:
-    """Whether all users write at once at this time of the soak, without a pause."""
-    window = int(seconds // BURST_EVERY)
-    draw = _drawn(f"{seed}/burst/{window}")
-    start = draw.uniform(0, 0.8 * BURST_EVERY)
-    return draw.random() < BURST and start <= seconds - window * BURST_EVERY < start + draw.uniform(30, 90)
-
-
-def text_of(request: Request, tokens_per_word: float = 1.0) -> str:
-    """Return the prompt of a request: that of a later turn begins with those before it."""
-    draw = _drawn(request.conversation)
-    head = " ".join(str(draw.randrange(10**6)) for _part in range(4))  # no other conversation begins so
-    return " ".join([head, *draw.choices(WORDS, k=max(1, int((request.prompt_tokens - 12) / max(tokens_per_word, 0.5))))])
-
 
 # --- The files of a soak, and what loads and reads.
 
@@ -158,14 +98,18 @@ class Soak:
         """Whether the soak is to go on: its plan is there, and it was not stopped."""
         return bool(look.soak_that_goes_on(self.folder))
 
-    def end(self) -> None:
-        """Write the verdict, which ends the soak."""
-        self.folder.save(look.SOAKED, {**verdict(self.plan, self.samples()), "time": text.stamp()})
+    def end(self, refused: str = "", lost: str = "") -> None:
+        """Write the verdict, which ends the soak. `refused` is why the other release of an A/B test does not serve, `lost` why the first one does not."""
+        found, back = verdict(self.plan, self.samples()), self.plan.get("back")
+        if refused:
+            found.update(verdict="failed", findings=[refused], sentence=f"{found['group']}: release {found['release']} was not soaked: it does not serve.")
+        found["notes"] += [f"Release {back} does not serve again: {lost}" if lost else f"Release {back} serves again."] if back else []
+        self.folder.save(look.SOAKED, {**found, "time": text.stamp(), **({"lost": lost} if lost else {})})
 
     def document(self) -> dict[str, Any]:
         """Return the receipt, or the verdict on the samples until now."""
-        done = self.folder.load(look.SOAKED)
-        return {**done, "state": "ended"} if done else {**verdict(self.plan, self.samples()), "state": "running" if self.runs() else "interrupted"}
+        found = self.folder.load(look.SOAKED) or {**verdict(self.plan, self.samples()), "state": "running" if self.runs() else "interrupted"}
+        return {"state": "ended", **found, **{key: self.plan[key] for key in ("label", "first") if self.plan.get(key)}}
 
 
 class Load:
@@ -180,10 +124,10 @@ class Load:
             threading.Thread(target=self._user, args=(user,), daemon=True, name=f"user-{user}").start()
 
     def _user(self, user: int) -> None:
-        for request in requests(self._seed, user, self.plan["context"], self.plan["pause"]):
-            if self.ended.wait(0 if bursts(self._seed, self.seconds) else request.pause):
+        for request in cases.requests(self._seed, user, self.plan["context"], self.plan["pause"]):
+            if self.ended.wait(0 if cases.bursts(self._seed, self.seconds) else request.pause):
                 return
-            prompt = text_of(request, self.plan["tokens_per_word"])
+            prompt = cases.text_of(request, self.plan["tokens_per_word"])
             server = api_probe.Server(self.url, self.key, request.cancel_after or REQUEST_SECONDS)  # it closes the connection, and the engine aborts
             reply = server.complete(self.plan["model"], {"prompt": prompt, "max_tokens": request.max_tokens, "body": {"ignore_eos": True}})
             error = "" if reply["ok"] or (request.cancel_after and reply["error"].startswith(api_probe.NO_REPLY)) else reply["error"]
@@ -290,7 +234,10 @@ class Sampler:
 
 
 def _run(group: Group, soak: Soak) -> int:
-    """Load the model and take samples until the soak's hours are over or it is stopped. SIGTERM ends the process, not the soak."""
+    """Load the model and take samples until the soak's hours are over or it is stopped. SIGTERM ends the process, not the soak.
+
+    A first soak of an A/B test is followed by the second one, if no one has stopped it or changed the release.
+    """
     end = time.monotonic() + LOCK_SECONDS  # others look whether it is held
     while not soak.lock():
         if time.monotonic() > end:
@@ -298,25 +245,86 @@ def _run(group: Group, soak: Soak) -> int:
         time.sleep(0.05)
     if not soak.wanted():  # it was stopped before systemd started it again
         return 0
-    plan, samples, ended = soak.plan, soak.samples(), threading.Event()
+    ended, samples = threading.Event(), soak.samples()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: ended.set())
+    refused = _enter(group, soak) if soak.plan.get("back") and not samples else ""
+    full = not refused and _load(group, soak, samples, ended)
+    if ended.is_set() or not os.path.isdir(soak.folder.path()):  # absent removes it
+        return 0
+    second = _second(group, soak.plan) if full and soak.plan.get("against") else None
+    _finish(group, soak, refused)
+    return _run(group, second) if second else 0
+
+
+def _load(group: Group, soak: Soak, samples: list[dict[str, Any]], ended: threading.Event) -> bool:
+    """Load the model and take samples. Return whether the hours are over, on the same release."""
+    plan, serves = soak.plan, time.monotonic()
+    if samples and samples[-1]["seconds"] >= 3600 * plan["hours"]:  # it was killed on its way back
+        return True
     url, key = api_probe.api_url({"port": 8000, **plan["api"]}), api_probe.read_key(look.key_files(group.folder))
-    serves = time.monotonic()
     sampler, load = Sampler(group, plan, api_probe.Server(url, key, PROBE_SECONDS), samples), Load(plan, url, key, len(samples))
-    while soak.wanted() and not ended.is_set():
+    full = other = False
+    while not (full or other) and soak.wanted() and not ended.is_set() and time.monotonic() - serves <= LONGEST_GAP:
         begun = time.monotonic()
         sample = sampler.take(load)
         soak.append(sample)
         load.seconds, serves = sample["seconds"], serves if sample["gap"] else time.monotonic()
-        if sample["seconds"] >= 3600 * plan["hours"] or sampler.release not in ("", plan["release"]) or time.monotonic() - serves > LONGEST_GAP:
-            break
-        while soak.wanted() and not ended.is_set() and (left := begun + plan["interval"] - time.monotonic()) > 0:
+        full, other = sample["seconds"] >= 3600 * plan["hours"], sampler.release not in ("", plan["release"])
+        while not (full or other) and soak.wanted() and not ended.is_set() and (left := begun + plan["interval"] - time.monotonic()) > 0:
             ended.wait(min(left, 1.0))
     load.ended.set()
-    if not ended.is_set() and os.path.isdir(soak.folder.path()):  # absent removes it
-        soak.end()
-    return 0
+    return full and not other
+
+
+def _second(group: Group, plan: Mapping[str, Any]) -> Soak:
+    """Write the plan of the second soak of an A/B test: the same load, on the other release."""
+    soak = Soak(group, _name(plan["started"] + 1))
+    both = {"name": soak.name, "release": plan["against"], "first": plan["name"], "back": plan["release"], "against": "", "started": time.time()}
+    soak.plan = {**plan, **both}
+    soak.folder.save(look.PLAN, soak.plan)
+    return soak
+
+
+def _enter(group: Group, soak: Soak) -> str:
+    """Serve the other release of an A/B test, and write what its plan has of it. Return why it does not serve."""
+    plan, first = soak.plan, Soak(group, soak.plan["first"])
+    if not first.folder.exists(look.SOAKED):  # it was killed in between
+        first.end()
+    try:
+        _serve(group, plan["release"], plan["back"])
+        found = _described(group, served(group, "soak run"))[0]
+    except CommandError as error:
+        return str(error)
+    soak.plan = {**plan, **found, "context": min(plan["context"], found["context"])}
+    soak.folder.save(look.PLAN, {**soak.plan, "wanted": soak.wanted()})
+    return ""
+
+
+def _serve(group: Group, release: str, other: str) -> None:
+    """Go to a release of an A/B test from the other one. A stop or another release is that of a person, and stays. Raises CommandError."""
+    current, printed = node.current_of(group.folder), io.StringIO()
+    if current not in (release, other) or node.stopped_of(group.folder):
+        raise CommandError("The group was stopped meanwhile." if current in (release, other) else f"The release {current} was started meanwhile.")
+    given = argparse.Namespace(release=release, by="gb10 soak", list=False, check=False, again=True, takeover=False, wait=True, json=True)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(printed):
+            code = rollback(group, given)
+    except protocol.ERRORS as error:
+        raise CommandError(str(error)) from error
+    if code:
+        raise CommandError(" ".join(printed.getvalue().split()))
+
+
+def _finish(group: Group, soak: Soak, refused: str = "") -> None:
+    """End a soak. After the second one of an A/B test the first release serves again."""
+    lost, back = "", soak.plan.get("back")
+    try:
+        if back:
+            _serve(group, back, soak.plan["release"])
+    except CommandError as error:
+        lost = str(error)
+    soak.end(refused, lost)
 
 
 # --- The actions of a person.
@@ -331,14 +339,13 @@ def _systemd_run(group: Group, name: str) -> str:
     return f"systemd-run could not start {UNIT} ({(err or out).strip() or code})" if code else ""
 
 
-def _start(group: Group, options: argparse.Namespace) -> dict[str, Any]:
-    release = served(group, "soak start")
-    need_no_soak(group)
-    least = 3600 * options.hours / MOST_SAMPLES
-    if not (0 < options.hours <= LONGEST_HOURS and least <= options.interval <= LONGEST_PAUSE and 0 <= options.pause <= LONGEST_PAUSE):  # also not NaN
-        found = f"{options.hours:g} hours, an interval of {options.interval:g} s and a pause of {options.pause:g} s"
-        limits = f"up to {LONGEST_HOURS} hours, at most {MOST_SAMPLES} samples, an interval and a pause of up to {LONGEST_PAUSE:g} s"
-        raise CommandError(f"A soak of {found} is not possible. Use {limits}.")
+def _name(earliest: float = 0.0) -> str:
+    """Return the name of a soak that begins now."""
+    return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(max(time.time(), earliest)))
+
+
+def _described(group: Group, release: Mapping[str, Any]) -> tuple[dict[str, Any], api_probe.Server]:
+    """Return what the plan of a soak has of the release that serves, and its server. Raises CommandError."""
     api: dict[str, Any] = {key: release[key] for key in ("host", "port") if key in release}
     url, files = api_probe.api_url({"port": 8000, **api}), look.key_files(group.folder)
     asked = api_probe.run({"url": url, "requests": [], "timeout": PROBE_SECONDS, "env_file": files})
@@ -347,16 +354,29 @@ def _start(group: Group, options: argparse.Namespace) -> dict[str, Any]:
     server = api_probe.Server(url, api_probe.read_key(files), 20.0)
     if not server.page():  # each sample would be a gap
         raise not_serving(group, "/metrics does not answer")
-    model, settings = asked["models"][0], release.get("settings") or {}
-    compose = bounded.text(os.path.join(group.folder, "current", releases.COMPOSE))
-    name = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    model, compose = asked["models"][0], bounded.text(os.path.join(group.folder, "current", releases.COMPOSE))
+    missing = [each for each in UCX_PAIR if not re.search(rf"^ *{each}:", compose, re.MULTILINE)]
+    names = {key: release.get(key) for key in ("release", "profile")}
+    return {**names, "api": api, "model": model["id"], "context": model["max_model_len"] or 4096, "missing_env": missing}, server
+
+
+def _start(group: Group, options: argparse.Namespace) -> dict[str, Any]:
+    release = served(group, "soak start")
+    need_no_soak(group)
+    least = 3600 * options.hours / MOST_SAMPLES
+    if not (0 < options.hours <= LONGEST_HOURS and least <= options.interval <= LONGEST_PAUSE and 0 <= options.pause <= LONGEST_PAUSE):  # also not NaN
+        found = f"{options.hours:g} hours, an interval of {options.interval:g} s and a pause of {options.pause:g} s"
+        limits = f"up to {LONGEST_HOURS} hours, at most {MOST_SAMPLES} samples, an interval and a pause of up to {LONGEST_PAUSE:g} s"
+        raise CommandError(f"A soak of {found} is not possible. Use {limits}.")
+    if options.against and (options.against == release.get("release") or not os.path.isdir(os.path.join(group.folder, "releases", options.against))):
+        raise CommandError(f"{group.host} keeps no release {options.against} besides the one that serves. See `gb10 rollback --list`.")
+    found, server = _described(group, release)
+    name = _name()
     soak = Soak(group, name)
     soak.folder.save(look.PLAN, {
-        "restarts": options.restarts,
-        "group": group.name, "name": name, "release": release.get("release"), "profile": release.get("profile"), "api": api, "model": model["id"],
-        "hours": options.hours, "seed": options.seed or name, "interval": options.interval, "pause": options.pause, "users": users_of(settings),
-        "context": model["max_model_len"] or 4096, "tokens_per_word": _tokens_per_word(server, model["id"]),
-        "missing_env": [each for each in UCX_PAIR if not re.search(rf"^ *{each}:", compose, re.MULTILINE)], "started": time.time(), "wanted": True,
+        "group": group.name, "name": name, **found, "hours": options.hours, "seed": options.seed or name, "interval": options.interval,
+        "pause": options.pause, "users": cases.users_of(release.get("settings") or {}), "tokens_per_word": _tokens_per_word(server, found["model"]),
+        "against": options.against, "label": options.label, "restarts": options.restarts, "started": time.time(), "wanted": True,
     })  # fmt: skip
     Folder(group.folder, protocol.SOAKS).prune(KEPT, name)
     problem, end = _systemd_run(group, name), time.monotonic() + BEGIN_SECONDS
@@ -372,7 +392,7 @@ def _start(group: Group, options: argparse.Namespace) -> dict[str, Any]:
 
 def _tokens_per_word(server: api_probe.Server, model: str) -> float:
     """Return how many tokens the server counts for each word of the users' texts; 1.5 if it does not count."""
-    words = text_of(Request(0.0, "count", 256, 1, None)).split()
+    words = cases.text_of(cases.Request(0.0, "count", 256, 1, None)).split()
     status, reply = server.call("POST", "/tokenize", {"model": model, "prompt": " ".join(words)})
     with contextlib.suppress(ValueError, LookupError, TypeError):
         if status == 200:
@@ -380,7 +400,7 @@ def _tokens_per_word(server: api_probe.Server, model: str) -> float:
     return 1.5
 
 
-def _stop(soak: Soak) -> dict[str, Any]:
+def _stop(group: Group, soak: Soak) -> dict[str, Any]:
     soak.folder.save(look.PLAN, {**soak.plan, "wanted": False})
     end = time.monotonic() + END_SECONDS
     while soak.runs() and time.monotonic() < end:
@@ -388,7 +408,7 @@ def _stop(soak: Soak) -> dict[str, Any]:
     if soak.runs():
         run_command(["systemctl", "stop", f"{UNIT}.service"], END_SECONDS)
     if not soak.folder.exists(look.SOAKED):
-        soak.end()
+        _finish(group, soak)
     return soak.document()
 
 
@@ -413,30 +433,45 @@ def _compared(documents: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return two soaks next to each other."""
     both = [dict(each["figures"]) for each in documents]
     head = [[key, *(each[key] for each in documents)] for key in ("release", "profile", "seed", "verdict", "hours", "requests")]
+    head += [["with", None, documents[-1]["label"]]] if documents[-1].get("label") else []
     rows = [[name, *(each.get(name) for each in both)] for name in dict.fromkeys(name for each in both for name in each)]
-    more = [each for one in documents for each in (one["sentence"], *one["findings"])]
+    more = [each for one in documents for each in (one["sentence"], *one["findings"], *one["notes"])]
     return ["", *text.table(("", *(each["name"] for each in documents)), [*head, *rows]), "", *more]
 
 
+def _resume(group: Group) -> str:
+    """Start the unit of the soak that goes on, if it does not run. Return why that fails."""
+    found = _soaks(group)[:1]
+    return _systemd_run(group, found[0].name) if found and found[0].wanted() and not found[0].runs() else ""
+
+
 def soak(group: Group, options: argparse.Namespace) -> int:
-    """Start, stop, show or compare soaks. Return 2 for a verdict that has failed."""
+    """Start, stop, show or compare soaks. Return 2 for a verdict that has failed, and if the first release of an A/B test does not serve again."""
     group.need_head("soak")
-    changed = options.action == "start"
+    changed, names = options.action == "start", list(options.names)
+    if options.action == "resume":  # the agent has started
+        problem = _resume(group)
+        if problem:
+            raise CommandError(f"{group.name}: {problem}.")
+        return 0
     if changed:
         found = [_start(group, options)]
     else:
-        soaks = _soaks(group, *options.names)
-        if options.action == "resume":  # the agent has started
-            problem = soaks and soaks[0].wanted() and not soaks[0].runs() and _systemd_run(group, soaks[0].name)
-            if problem:
-                raise CommandError(f"{group.name}: {problem}.")
-            return 0
+        if options.wait:
+            _resume(group)
+        while options.wait and look.soaking(group.folder):
+            time.sleep(LOOK_SECONDS)
+        soaks = _soaks(group, *names)
         if not soaks:
             raise CommandError(f"{group.name}: there was no soak yet. Start one with `gb10 soak start`.")
         if options.action == "run":
             return _run(group, soaks[0])
+        if options.action == "verdict" and not names and soaks[0].plan.get("first"):
+            names = [soaks[0].plan["first"], soaks[0].name]
+            soaks = _soaks(group, *names)
         changed = options.action == "stop" and soaks[0].wanted()
-        found = [_stop(soaks[0])] if options.action == "stop" else [each.document() for each in soaks[: len(options.names) or 1]]
+        found = [_stop(group, soaks[0])] if options.action == "stop" else [each.document() for each in soaks[: len(names) or 1]]
     lines = _lines(found[0]) if len(found) == 1 else _compared(found)
     answer(options, {**found[0], "changed": changed, "lines": lines, "compared": found[1:] and found}, lines)
-    return DIFFERS if options.action == "verdict" and len(found) == 1 and found[0]["verdict"] == "failed" else 0
+    failed = found[0]["verdict"] == "failed" if len(found) == 1 else found[-1].get("lost")
+    return DIFFERS if options.action == "verdict" and failed else 0

@@ -64,13 +64,16 @@ class ActionModule(ActionBase):
         return {"changed": False, "result": {"backend": "gloo", "transport": "tcp", "hcas": [], "rows": [], "stage": "end", "problem": "", "text": ""}}
 
     def gb10(self, args: dict[str, Any]) -> dict[str, Any]:
-        """Answer a subcommand with what the scenario has under its name or under "HOST gb10 SUBCOMMAND". By default no rank is down, and there is evidence."""
+        """Answer a subcommand with what the scenario has under its name, with its first argument, or under "HOST gb10 SUBCOMMAND".
+
+        By default no rank is down, and there is evidence.
+        """
         document = {"text": f"shown by {self.host}\n", "figures": ""}
         verb = args["argv"][0]
         if verb == "want":
             self.note(f"desires {args['input'].get('state', 'serving')} {args['input'].get('release', '')}".rstrip())
             return {"changed": True, "rc": 0, "document": {"generation": 7, "joined": False}}
-        given = {**self.scenario.get(verb, {}), **self.scenario.get(f"{self.host} gb10 {verb}", {})}
+        given = {**self.scenario.get(verb, {}), **self.scenario.get(" ".join(args["argv"][:2]), {}), **self.scenario.get(f"{self.host} gb10 {verb}", {})}
         answer = {"changed": False, "rc": 0, "document": document, "lines": [], "problems": [], **given}
         if not answer["rc"]:
             self.note(" ".join(args["argv"]))

@@ -373,6 +373,9 @@ def test_a_pool_that_is_too_small_is_a_fault_of_what_the_inventory_changes(key: 
     assert desk.found(f"{text}vllm_tp2_plan: report\n", stages=["vllm_tp2"]) == []
 
 
+_AGAINST = "the extra variables (-e): soak_against"
+
+
 @pytest.mark.parametrize(
     ("option", "place", "part"),
     [
@@ -381,6 +384,12 @@ def test_a_pool_that_is_too_small_is_a_fault_of_what_the_inventory_changes(key: 
         ("evidence_label=../x", "the extra variables (-e): evidence_label", "expected a name of letters"),
         ('{"gb10_fabric_first": 300}', "the extra variables (-e): gb10_fabric_first", "from 1 to 254"),
         ("@mine.yml", "mine.yml:2: vllm_tp2_contxt", "did you mean vllm_tp2_context?"),
+        ('{"soak_against": {"vllm_tp2_max_num_seq": 8}}', _AGAINST, "that another release can have; did you mean vllm_tp2_max_num_seqs?"),
+        ('{"soak_against": {"vllm_tp2_state": "absent"}}', _AGAINST, "vllm_tp2_state is not a variable of the role vllm_tp2 that another"),
+        ('{"soak_against": {"vllm_tp2_api_key": "x"}}', _AGAINST, "vllm_tp2_api_key is not a variable of the role vllm_tp2 that another"),
+        ('{"soak_against": {"vllm_tp2_max_num_seqs": 0}}', _AGAINST, "vllm_tp2_max_num_seqs is 0, expected"),
+        ("soak_against=vllm_tp2_max_num_seqs", _AGAINST, "expected a mapping"),
+        ('{"soak_against": {"vllm_tp2_max_num_seqs": 8}}', "", ""),
         ("roce_mtu=1500", "", ""),
         ("own_name=1", "", ""),
     ],

@@ -77,6 +77,7 @@ class Head:
         rank.answers["watch"] = lambda _request: protocol.success({"hello": {}, "sample": self.sample()})
         self.commanded, self.kernel = list[list[str]](), list[dict[str, str]]()
         self.unit: subprocess.Popen[bytes] | None = None
+        self.current, self.went, self.broken = "abc", list[str](), set[str]()
         self.containers, self.service = [CONTAINER], Service(config, run_dir=str(folder / "run"), rank=rank, actor=FakeActor())
         self.service.start()
 
@@ -102,6 +103,27 @@ class Head:
             environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
             self.unit = subprocess.Popen([sys.executable, "-c", PROGRAM, *places, *words[words.index(protocol.PROGRAM) + 1 :]], env=environment)
         return 0, "", ""
+
+    def rollback(self, _group: commands.Group, options: Any) -> int:
+        """Do what `gb10 rollback` does, and stop with a reason at a release that does not boot."""
+        self.went.append(options.release)
+        if options.release in self.broken:
+            sys.stderr.write(f"pair1: {options.release} ran out of memory.\n")
+            return commands.DIFFERS
+        self.current, self.containers = options.release, [{**CONTAINER, "id": options.release, "labels": {"gb10.cluster.release": options.release}}]
+        path = self.group / "current/release.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "release": options.release}))
+        return 0
+
+    def start_both(self, monkeypatch: pytest.MonkeyPatch) -> str:
+        """Start an A/B test against the release def, end its unit so that it can be run in this process, and return the name of the first soak."""
+        (self.group / "releases/def").mkdir(parents=True)
+        name = self.start("--hours=0.0003", "--seed=both", "--against=def", '--label={"vllm_tp2_max_num_seqs": 8}')
+        self.end(signal.SIGTERM)
+        monkeypatch.setattr(soak, "rollback", self.rollback)
+        monkeypatch.setattr(soak.node, "current_of", lambda _folder: self.current)
+        monkeypatch.setattr(signal, "signal", lambda *_words: None)
+        return name
 
     def end(self, sent: int = 0) -> int:
         """Send a signal to the unit, wait for its end, and return its exit code."""
@@ -300,3 +322,59 @@ def test_the_soak_that_runs_is_meant_also_if_the_clock_was_set_back_before_it(he
     name = head.start("--hours=0.6")
     assert json.loads(head.gb10("soak", "stop", "--json").out)["name"] == name
     assert head.end() == 0
+
+
+def test_two_soaks_have_one_load_and_the_first_release_serves_again_also_after_an_interruption(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = head.start_both(monkeypatch)
+    assert json.loads(head.gb10("soak", "status", "--json").out)["label"] == '{"vllm_tp2_max_num_seqs": 8}'
+    with monkeypatch.context() as patch:  # the process gets SIGTERM while the other release boots
+        handlers: list[Any] = []
+        patch.setattr(signal, "signal", lambda _number, handler: handlers.append(handler))
+        patch.setattr(soak, "rollback", lambda *words: [head.rollback(*words), handlers[-1](0, None)][0])
+        head.gb10("soak", "run", first)
+    for each in Path("/proc/self/fd").iterdir():  # a process that ends has no lock
+        if os.path.realpath(each).endswith("samples.jsonl"):
+            os.close(int(each.name))
+    [second] = {path.name for path in (head.group / "soak").iterdir()} - {first}
+    half = json.loads(head.gb10("soak", "status", "--json").out)
+    assert (half["name"], half["state"], half["first"], head.went) == (second, "interrupted", first, ["def"])
+    kept = head.lines(first)
+    head.gb10("soak", "run")  # as the agent does
+    assert head.lines(first) == kept
+    assert head.went == ["def", "def", "abc"]
+    page = json.loads(head.gb10("soak", "verdict", "--wait", "--json").out)
+    assert [(each["name"], each["release"], each["state"]) for each in page["compared"]] == [(first, "abc", "ended"), (second, "def", "ended")]
+    assert page["compared"][1]["notes"][-1] == page["lines"][-1] == "Release abc serves again."
+    assert any(line.split(maxsplit=2) == ["with", "-", '{"vllm_tp2_max_num_seqs": 8}'] for line in page["lines"]), page["lines"]
+    plans = [json.loads((head.group / "soak" / name / "plan.json").read_text()) for name in (first, second)]
+    for key in ("seed", "users", "context", "tokens_per_word", "pause", "hours", "interval"):
+        assert plans[0][key] == plans[1][key]
+
+
+@pytest.mark.parametrize(
+    ("broken", "meanwhile", "code", "went", "note"),
+    [
+        pytest.param({"def"}, "abc", 0, ["def", "abc"], "Release abc serves again.", id="the other one does not boot"),
+        pytest.param({"def", "abc"}, "abc", 2, ["def", "abc"], "Release abc does not serve again: pair1: abc ran out of memory.", id="nor the first"),
+        pytest.param(set(), "xyz", 2, [], "Release abc does not serve again: The release xyz was started meanwhile.", id="a person chose a third"),
+    ],
+)
+def test_a_release_that_does_not_boot_is_on_the_page(
+    head: Head, monkeypatch: pytest.MonkeyPatch, broken: set[str], meanwhile: str, code: int, went: list[str], note: str
+) -> None:
+    first = head.start_both(monkeypatch)
+    head.broken, head.current = broken, meanwhile
+    head.gb10("soak", "run", first)
+    page = head.gb10("soak", "verdict", code=code).out
+    assert "pair1: release def was not soaked: it does not serve." in page
+    assert ("pair1: def ran out of memory." in page) == ("def" in broken)
+    assert page.splitlines()[-1] == note
+    assert head.went == went
+
+
+def test_a_soak_that_a_person_stops_is_not_followed_by_the_other_release(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
+    head.start_both(monkeypatch)
+    head.gb10("soak", "stop")
+    head.gb10("soak", "run")
+    assert head.went == []
+    assert "lab-1 keeps no release xyz besides the one that serves." in head.gb10("soak", "start", "--against=xyz", code=1).err
