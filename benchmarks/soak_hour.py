@@ -1,8 +1,9 @@
 """A soak of an hour on the stub of the container lab, with faults planted or without, by the unit of the head as an owner starts it.
 
 `--planted`: rank 1 loses a MiB a request, rank 0 has 2 GiB less from minute 25 on, and a token takes 10 % longer an hour. In both kinds the unit of the soak,
-the agent of the head, and rank 1 are killed in the middle. Nodes of the lab share the memory of their machine, so their /proc/meminfo is a file that a loop
-writes: noise of 200 MiB, and what is planted. `--write` merges the run into docs/measured/soak.md. GB10_LAB_INSTANCE selects the lab. Usage:
+the agent of the head, and rank 1 are killed in the middle. The restart for the killed rank is permitted, and no other.
+Nodes of the lab share the memory of their machine, so their /proc/meminfo is a file that a loop writes: noise of 200 MiB, and what is planted.
+`--write` merges the run into docs/measured/soak.md. GB10_LAB_INSTANCE selects the lab. Usage:
 
     .venv/bin/python benchmarks/soak_hour.py [--planted] [--minutes 60] [--write]
 """
@@ -34,6 +35,7 @@ SLOWER = 1.1  # an hour
 STEP_KIB, STEP_AT = 2 << 20, 25 / 60  # hours
 PLANTED = "Planted: 1 MiB a request on rank 1, 2 GiB at minute 25 on rank 0, and tokens that take 10 % longer an hour."
 KILLS = (("soak", 0.3), ("agent", 0.5), ("rank", 0.7))  # share of the run
+RESTARTS = 1  # by the agent, for the rank
 #: A file of our own in place of the kernel's.
 MEMORY = "cp /proc/meminfo /run/mi0; cp /run/mi0 /run/mi; mount --bind /run/mi /proc/meminfo"
 LINE = "awk -v n={kib} '/^MemAvailable/{{$2=n}}1' /run/mi0 >/run/mi1; cat /run/mi1 >/run/mi"
@@ -78,7 +80,7 @@ def run(lab: SoakLab, options: argparse.Namespace) -> dict[str, Any]:
     for node in (1, 2):
         lab.on(node, f"{MEMORY}; mkdir -p $(dirname {CONTROL}); echo '* slow {TOKEN_SECONDS}' >{CONTROL}")
     try:
-        lab.on(1, f"gb10 soak start --hours {options.minutes / 60} --interval 20 --pause {options.pause} --seed {options.seed}")
+        lab.on(1, f"gb10 soak start --hours {options.minutes / 60} --interval 20 --pause {options.pause} --seed {options.seed} --restarts {RESTARTS}")
         begun = time.monotonic()
         while (share := (time.monotonic() - begun) / 60 / options.minutes) < 0.99 or (share < 1.3 and not ended(lab)):
             plant(lab, noise, share * options.minutes / 60, lost, options.planted)

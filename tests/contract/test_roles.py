@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
+import venv
 from pathlib import Path
 
 import pytest
 import yaml
+from ansible_collections.gb10.cluster.plugins.module_utils._bench import tools
 from ansible_collections.gb10.cluster.plugins.plugin_utils import inventory_profiles
 from playbook import REPO, ROLE_PLAY, Run
 from warm_playbook import run
@@ -64,6 +67,21 @@ def test_a_build_sees_what_the_folder_holds_and_nothing_older(tmp_path: Path) ->
     done = play(tmp_path, ROLE_PLAY.format(role="image", tasks="get"), image_build_context="recipe", **given)
     assert done.rc != 0
     assert [path.name for path in there.iterdir()] == ["Dockerfile"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the role gives its files to root")
+def test_tools_of_another_lock_stay_until_pip_has_the_new_ones(tmp_path: Path) -> None:
+    """A node without PyPI can still be measured."""
+    role = yaml.safe_load((REPO / "roles/bench/vars/main.yml").read_text(encoding="utf-8"))
+    assert (role["__bench_folder"], role["__bench_user"]) == (tools.FOLDER, tools.USER)
+    venv.create(tmp_path / "bench/venv", symlinks=True)
+    mark = tmp_path / "bench/venv/mark"
+    mark.touch()
+    installed = {"__bench_installed": {"rc": 0, "stdout": "of another lock"}, "__bench_folder": str(tmp_path / "bench"), "__bench_python": sys.executable}
+    text = ROLE_PLAY.format(role="bench", tasks="present")
+    done = play(tmp_path, text, '--start-at-task "*Find what makes an environment"', **installed, bench_pip_arguments=f"--no-index --find-links={tmp_path}")
+    assert "one cannot install the tools that measure: ERROR: No matching distribution found for " in done.stdout
+    assert mark.exists()
 
 
 def test_the_inventory_check_and_the_role_mean_the_same_flags() -> None:

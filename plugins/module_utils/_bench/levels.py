@@ -196,7 +196,8 @@ def boot_fact(published: Sequence[Mapping[str, Any]] | None, quantity: str) -> f
 def _speed(published: Sequence[Mapping[str, Any]] | None, streams: int) -> float | None:
     known = ("aggregate_tok_s",) if streams > 1 else ("decode_tok_s", "aggregate_tok_s")
     found = (each for each in figures(published) if each.quantity in known and each.level.arrivals == AT_ONCE)
-    return next((each.value for each in found if each.level.concurrency == streams and not each.measured_by), None)
+    fits = [each for each in found if each.level.concurrency == streams and not each.measured_by]
+    return min(fits, key=lambda each: bool(each.remark)).value if fits else None  # that of another system only without one of the profile's
 
 
 def single_stream(published: Sequence[Mapping[str, Any]] | None) -> float | None:

@@ -35,6 +35,7 @@ _OPTIONS = {
     "spec": ["--spec-bench", "--skip-tool-eval"],
 }  # fmt: skip
 SPEC = ("filler", "code", "structured")  # each is a prompt of spec-bench
+SPEC_TOKENS = 8192 + 2048 + 512  # of its longest request, with the reply: it counts 10,238 of the prompt, and other tokenizers somewhat more
 #: Seconds that a suite may take.
 BUDGETS = {"quick": 120, "seed": 3600, "full": 7200, "tools": 3600}
 _LEVEL = {"tool": str, "case?": str, "prompt?": int, "output?": int, "depth?": int, "concurrency?": int, "arrivals?": str}
@@ -69,7 +70,7 @@ def unfit(level: Level, context: int | None, left: float) -> str:
     """Return why a level is left out; empty if it is measured."""
     if not _known(level):
         return "no tool sends it"
-    tokens = level.prompt + level.depth + level.output
+    tokens = SPEC_TOKENS if level.case == "spec" else level.prompt + level.depth + level.output
     if context and tokens > context:
         return f"it needs {tokens:,} tokens, and the context is {context:,}"
     return "" if seconds(level) <= left else "it does not fit into the time of the suite (bench_budget)"
@@ -148,11 +149,12 @@ finally:
     with os.fdopen(out, "w") as to:
         to.write(text)
 """
-LEAST_USER = 65534  # user and group
-#: A tool ends with the program that has started it, also if a connection is lost: it would load the server for an hour.
+USER = "gb10-bench"  # of the role `bench`, and its group: a process of the same user can read the key in the memory of a tool
+FILE_BYTES = 256 << 20  # of one file that a tool writes
+#: A tool ends with the program that has started it, also if a connection is lost: it would load the server for an hour. So its unit is a scope.
 _UNPRIVILEGED = [
-    "setpriv", f"--reuid={LEAST_USER}", f"--regid={LEAST_USER}", "--clear-groups", "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all",
-    "--pdeathsig=KILL",
+    "systemd-run", "--scope", "--quiet", "--collect", "--property=MemoryMax=4G", "--property=TasksMax=1024",
+    "setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all", "--pdeathsig=KILL",
 ]  # fmt: skip
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY", "PYTHONDONTWRITEBYTECODE", "NO_COLOR")
 
@@ -176,7 +178,7 @@ def argv(level: Level, url: str, model: str, folder: str, root: bool = True, con
         result = ["--json"] if level.case in ("ifeval", "needle", "spec") else ["--json-file", "result.json"]
         more = [*limit, *_OPTIONS[level.case], "--no-probe-engine", *result]
     words = [*(word for name, value in given.items() for word in (f"--{name}", str(value))), *more]
-    return ["env", "-i", *environment, *(_UNPRIVILEGED if root else []), PYTHON, "-I", "-c", LAUNCH, module, *words]
+    return ["env", "-i", *environment, *(_UNPRIVILEGED if root else []), "prlimit", f"--fsize={FILE_BYTES}", PYTHON, "-I", "-c", LAUNCH, module, *words]
 
 
 def reason_of(code: int, err: str, seconds: float) -> str:
@@ -228,11 +230,11 @@ EVAL_RESULT = {
         "results?": [{"prompt_type": str, "depth": int, "waste_ratio?": float, **{f"{place}?": float for _quantity, place, _factor in _SPEC}}],
     },
 }  # fmt: skip
-#: Counters of /metrics of which a level has its share: quantity, part, whole.
+_HITS, _QUERIES = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"
+#: Counters of which a level has its share: quantity, part, whole, factor.
 _SHARES = (
-    ("acceptance_percent", "vllm:spec_decode_num_accepted_tokens_total", "vllm:spec_decode_num_draft_tokens_total", 100),
-    ("accepted_per_draft", "vllm:spec_decode_num_accepted_tokens_total", "vllm:spec_decode_num_drafts_total", 1),
-    ("cache_hit_percent", "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total", 100),
+    ("acceptance_percent", "accepted_tokens", "draft_tokens", 100), ("accepted_per_draft", "accepted_tokens", "drafts", 1),
+    ("cache_hit_percent", _HITS, _QUERIES, 100),
 )  # fmt: skip
 
 
@@ -296,9 +298,9 @@ def share_rows(level: Level, before: str, after: str, usage: float | None) -> li
 
     A counter that is not on both pages, or was reset between them, has no share.
     """
-    names = [name for _quantity, *pair, _factor in _SHARES for name in pair]
-    first, last = measures.sums_of(before, names), measures.sums_of(after, names)
-    grown = {name: last[name] - first[name] for name in names if name in first and name in last}
+    first, last = (measures.sums_of(page, (_HITS, _QUERIES)) for page in (before, after))
+    grown = measures.draft_growth(measures.draft_counters(before), measures.draft_counters(after))
+    grown |= {name: last[name] - first[name] for name in last if name in first}
     shares = [(quantity, factor * grown[part] / grown[whole]) for quantity, part, whole, factor in _SHARES if grown.get(whole, 0) > 0 <= grown.get(part, -1)]
     return [_row(level, quantity, [share]) for quantity, share in shares] + ([] if usage is None else [_row(level, "kv_usage_percent", [100 * usage])])
 

@@ -10,6 +10,7 @@ little. Each stretch between two gaps has a level of its own, so what happens in
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ LEAK_MIB, LEAST_LEAK_MIB, LEAST_FALL_MIB = 1.0, 0.1, 400.0  # a request: what a 
 SLOW_PERCENT, LEAST_SLOW_PERCENT = 7.0, 3.0  # the same of the speed over the first hours: a change of temperature by day moves it by 3 %
 STEP_MIB, STEP_PERCENT, STEP_POINTS = 1024.0, 10.0, 15.0  # of acceptance, points
 WARM_UP, LONGEST_WARM_UP, WARM_UP_SECONDS = 0.1, 0.25, (900.0, 3600.0)  # shares of what an engine was sampled; at least and at most so long
+LONGEST_GAP = 24 * 3600.0  # seconds without service that end a soak
 KERNEL_LINES = 10  # that are named: a fault can repeat itself with other figures for days
 #: Without both, each request leaks about 14 MB (GanyX19).
 UCX_PAIR = ("UCX_MEM_MMAP_HOOK_MODE", "UCX_RCACHE_MAX_UNRELEASED")
@@ -214,6 +216,7 @@ class _Judge:
         self.hours = sum(part[-1]["seconds"] - part[0]["seconds"] for part in self.parts) / 3600
         self.bad: list[str] = []
         self.unclear: list[str] = []
+        self.notes: list[str] = []
         self.figures: list[tuple[str, str]] = []
 
     def _judge(
@@ -289,6 +292,21 @@ class _Judge:
             host, _colon, line = text.partition(": ")
             self.bad.append(f"The kernel of {host} reported: {line}.")
 
+    def service(self) -> None:
+        """Judge restarts by the agent, which counts none that a person asks for, and a soak that ends without service."""
+        counts = [Counter[str](sample["restarts"]) for sample in self.samples if sample.get("restarts") is not None]
+        again = sum((new - old for old, new in zip(counts, counts[1:])), Counter[str]())  # a count that begins again at 0 is less
+        number, permitted = sum(again.values()), self.plan.get("restarts") or 0
+        causes = ", ".join(f"{cause} {count}" for cause, count in sorted(again.items()))
+        text = f"The agent has started the engine again {number} time{'s' if number > 1 else ''} ({causes}; permitted: {permitted})"
+        if number > permitted:
+            self.bad.append(f"{text}. See `gb10 events`.")
+        elif number:
+            self.notes.append(f"{text}.")
+        silent = self.samples[-1]["time"] - max((sample["time"] for sample in self.samples if not sample.get("gap")), default=self.samples[0]["time"])
+        if silent >= LONGEST_GAP:
+            self.bad.append(f"No service was seen in the last {silent / 3600:.0f} h: {self.samples[-1]['gap']}.")
+
     def rest(self, ranks: int) -> None:
         """Add the figures that are only shown."""
         for key, name in (("tok_s", "decode speed, tokens/s"), ("acceptance", "accepted drafts, %"), ("kv", "KV cache used, %")):
@@ -306,13 +324,15 @@ def _highest(values: Sequence[Any]) -> str:
 def verdict(plan: Mapping[str, Any], samples: Sequence[Sample]) -> dict[str, Any]:
     """Return the verdict of a soak.
 
-    `plan` has group, name, release, profile, hours, and `missing_env`, what of UCX_PAIR the release does not set. A sample has `time`, `seconds` of soak
-    until then, `requests` until then, `failed` and `errors` since the last one, `gap` (why what is before it is not judged), `engine` (which one),
-    `tok_s`, `running`, `acceptance`, `kv`, `kernel`, and by rank `host`, `available_mib`, `power_w`, `clock_mhz`, `temperature_c` (None if not read).
+    `plan` has group, name, release, profile, hours, `restarts`, how many by the agent are permitted, and `missing_env`, what of UCX_PAIR the release does
+    not set. A sample has `time`, `seconds` of soak until then, `requests` until then, `failed` and `errors` since the last one, `gap` (why what is before it
+    is not judged), `engine` (which one), `restarts` of the agent until then by cause (None if not read), `tok_s`, `running`, `acceptance`, `kv`, `kernel`,
+    and by rank `host`, `available_mib`, `power_w`, `clock_mhz`, `temperature_c` (None if not read).
     """
     judge, hours = _Judge(plan, samples), samples[-1]["seconds"] / 3600 if samples else 0.0
     if samples:
         judge.events()
+        judge.service()
     if len(judge.judged) < LEAST_SAMPLES:
         judge.unclear.append(f"Too short to tell: {len(judge.judged)} samples are judged, and {LEAST_SAMPLES} are needed.")
     else:
@@ -327,7 +347,7 @@ def verdict(plan: Mapping[str, Any], samples: Sequence[Sample]) -> dict[str, Any
     length = f"{hours:.1f} h" + (f" of {plan['hours']:g} h" if hours < 0.99 * plan["hours"] else "")
     count = f"{len(gaps)} gap{'s' if len(gaps) > 1 else ''}"
     head = f"{plan['group']}: soaked {length} on release {plan['release']}, {requests:,} requests{f', {count}' if gaps else ''}: {WORDS[result]}."
-    notes = [f"{judge.warm / 60:.0f} min of warm-up are not judged."] if judge.warm >= 60 else []
+    notes = [*judge.notes, *([f"{judge.warm / 60:.0f} min of warm-up are not judged."] if judge.warm >= 60 else [])]
     notes += [f"{count} not judged: {'; '.join(dict.fromkeys(gaps))}."] if gaps else []
     return {
         "schema": SCHEMA, **{key: plan.get(key) for key in ("group", "name", "release", "profile", "seed")}, "hours": round(hours, 3), "requests": requests,

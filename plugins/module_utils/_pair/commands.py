@@ -295,8 +295,9 @@ COMMANDS: dict[str, tuple[str, str, list[Argument]]] = {
         _number("--memory-floor", default=4.0, text="GiB of MemAvailable of a rank below which no other level starts"),
     ]),
     "soak": ("_pair.soak.soak", "hours of load as users make it, with a sample a minute and a verdict; exit code 2 if the verdict is failed", [
-        _JSON, (("action",), {"choices": ["start", "status", "stop", "verdict", "run", "resume"], "metavar": "start|status|stop|verdict"}),
+        _JSON, (("action",), {"choices": ["start", "status", "stop", "verdict", "run", "resume"], "metavar": "start|status|stop|verdict|resume"}),
         (("names",), {"nargs": "*", "metavar": "SOAK", "help": "names of soaks; verdict compares two; without one the newest"}),
+        _number("--restarts", default=0, text="how many restarts by the agent, after faults that are known or caused on purpose, do not fail it"),
         _number("--hours", default=12.0, text="when it ends"), _number("--interval", default=60.0, text="seconds between two samples"),
         _number("--pause", default=15.0, text="mean seconds between two requests of a user"),
         (("--seed",), {"default": "", "help": "the same seed is the same load; by default a new one"}),

@@ -25,7 +25,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gb10.cluster.plugins.module_utils._bench.verdict import UCX_PAIR, verdict
+from ansible_collections.gb10.cluster.plugins.module_utils._bench.verdict import LONGEST_GAP, UCX_PAIR, verdict
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded, text
 from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import loads, run_command
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import api_probe, cases, measures, reply
@@ -41,7 +41,6 @@ UNIT = "gb10-soak"
 SAMPLES, NAME = "samples.jsonl", "%Y%m%dT%H%M%SZ"
 KEPT, KERNEL_LINES = 10, 3  # soaks; lines of a rank in a sample
 LONGEST_HOURS, MOST_SAMPLES, LONGEST_PAUSE = 24 * 31, 50_000, 3600.0
-LONGEST_GAP = 24 * 3600.0  # seconds without service that end a soak
 REQUEST_SECONDS, PROBE_SECONDS = 900.0, 300.0
 BEGIN_SECONDS, END_SECONDS, LOCK_SECONDS = 15.0, 60.0, 1.0
 CALM_SECONDS = 5.0  # after a request that failed
@@ -152,7 +151,7 @@ class Sampler:
         known = next((dict(each) for each in reversed(samples) if each.get("engine")), dict[str, Any]())
         self._engine, self._served, self._pending = str(known.get("engine") or ""), known.get("served"), 0
         self._at: float | None = None  # None: the soak was away since the last sample
-        self._drafts: dict[str, Any] = {}
+        self._drafts, self._key = dict[str, Any](), ""
         self._since, self._lines = text.stamp(self.last.get("time") or plan["started"]), dict[str, list[Any]]()
 
     def take(self, load: Load) -> dict[str, Any]:
@@ -160,7 +159,7 @@ class Sampler:
         page = self.server.page()
         decode = self.server.complete(self.plan["model"], measures.SHORT_DECODE) if page else {}
         figures, drafts, seen, now = measures.sample(page), measures.draft_counters(page), list(self._ranks()), time.monotonic()
-        ended = [*load.taken(), *([decode["error"]] if decode else [])]
+        ended = self._accepted([*load.taken(), *([decode["error"]] if decode else [])], load)
         errors = [text.printable(each)[:200] for each in ended if each]
         growth, usage = measures.draft_growth(self._drafts, drafts), measures.kv_usage(page)
         lost = next((str(each["lost"]) for each in seen if each["lost"]), "" if page else "the API did not answer")
@@ -173,10 +172,25 @@ class Sampler:
             "tok_s": measures.speed(decode) if decode else None, "running": figures.running if figures else 0,
             "acceptance": round(100 * growth["accepted_tokens"] / growth["draft_tokens"], 2) if growth.get("draft_tokens") else None,
             "kv": None if usage is None else round(100 * usage, 1), "ranks": [each["figures"] for each in seen],
-            "kernel": [line for each in seen for line in each["kernel"]],
+            "kernel": [line for each in seen for line in each["kernel"]], "restarts": self._restarts(),
         }  # fmt: skip
         self._at, self._drafts, self.last = now, drafts, sample
         return sample
+
+    def _accepted(self, ended: list[str], load: Load) -> list[str]:
+        """Return what has ended without what the engine has refused because of a new key, which the next requests have."""
+        before, self._key, refused = self._key or load.key, load.key, [each for each in ended if each.startswith("HTTP 401")]
+        with contextlib.suppress(OSError):
+            load.key = api_probe.read_key(look.key_files(self.group.folder)) if refused else load.key
+        if load.key != self._key:
+            self.server = api_probe.Server(load.url, load.key, PROBE_SECONDS)
+        return [each for each in ended if each not in refused] if load.key != before else ended  # also those that were on their way
+
+    def _restarts(self) -> dict[str, int] | None:
+        """Return how often the agent has started the group again because of a fault, by cause; None if it does not answer."""
+        with contextlib.suppress(*protocol.ERRORS, CommandError):
+            return dict(self.group.call("state")["watch"].get("restarts") or {})
+        return None
 
     def _gap(self, lost: str, engine: str) -> str:
         """Return why what was before this sample is not judged; empty if it is."""
@@ -318,7 +332,8 @@ def _finish(group: Group, soak: Soak, refused: str = "") -> None:
 def _systemd_run(group: Group, name: str) -> str:
     """Start the unit, and return why it does not. It comes back after a failure; after a reboot the agent starts it."""
     words = ["systemd-run", "--quiet", "--collect", f"--unit={UNIT}", f"--description=gb10.cluster: soak of {group.name}"]
-    words += [f"--property={each}" for each in ("Restart=on-failure", "RestartSec=10", "MemoryMax=1G", "OOMScoreAdjust=500", "TimeoutStopSec=20")]
+    starts = ("Restart=on-failure", "RestartSec=10", "StartLimitIntervalSec=600", "StartLimitBurst=5")  # not for ever, as while the disk is full
+    words += [f"--property={each}" for each in (*starts, "MemoryMax=1G", "OOMScoreAdjust=500", "TimeoutStopSec=20")]
     code, out, err = run_command([*words, protocol.PROGRAM, "soak", "run", name], 30.0)
     return f"systemd-run could not start {UNIT} ({(err or out).strip() or code})" if code else ""
 
@@ -355,8 +370,8 @@ def _start(group: Group, options: argparse.Namespace) -> dict[str, Any]:
     soak.folder.save(look.PLAN, {
         "group": group.name, "name": name, **served_now, "hours": options.hours, "seed": options.seed or name, "interval": options.interval,
         "pause": options.pause, "users": cases.users_of(release.get("settings") or {}), "tokens_per_word": _tokens_per_word(server, served_now["model"]),
-        "cases": cases.cases_known(release, served_now["context"]), "against": options.against, "label": options.label, "started": time.time(),
-        "wanted": True,
+        "cases": cases.cases_known(release, served_now["context"]), "against": options.against, "label": options.label, "restarts": options.restarts,
+        "started": time.time(), "wanted": True,
     })  # fmt: skip
     Folder(group.folder, protocol.SOAKS).prune(KEPT, name)
     problem, end = _systemd_run(group, name), time.monotonic() + BEGIN_SECONDS
@@ -403,7 +418,8 @@ def _soaks(group: Group, *names: str) -> list[Soak]:
 
 
 def _lines(document: Mapping[str, Any]) -> list[str]:
-    more = {"running": ["It runs."], "interrupted": ["It does not run now. The agent starts it again when it starts itself."]}.get(document["state"], [])
+    down = f"It does not run now. If that lasts, see `journalctl -u {UNIT}`, such as for a full disk, then run `gb10 soak resume`."
+    more = {"running": ["It runs."], "interrupted": [down]}.get(document["state"], [])
     figures = text.table(("figure", document["name"]), document["figures"]) if document["figures"] else []
     return [document["sentence"], *more, *document["findings"], *document["notes"], *(["", *figures] if figures else [])]
 
@@ -418,15 +434,22 @@ def _compared(documents: Sequence[Mapping[str, Any]]) -> list[str]:
     return ["", *text.table(("", *(each["name"] for each in documents)), [*head, *rows]), "", *more]
 
 
+def _resume(group: Group) -> str:
+    """Start the unit of the soak that goes on, if it does not run. Return why that fails."""
+    found = _soaks(group)[:1]
+    return _systemd_run(group, found[0].name) if found and found[0].wanted() and not found[0].runs() else ""
+
+
 def soak(group: Group, options: argparse.Namespace) -> int:
     """Start, stop, show or compare soaks. Return 2 for a verdict that has failed, and if the first release of an A/B test does not serve again."""
     group.need_head("soak")
     changed, names = options.action == "start", list(options.names)
     if options.action == "resume" or options.wait:  # the agent has started, or a person waits for a unit that was ended
-        last = _soaks(group)[:1]
-        problem = last and last[0].wanted() and not last[0].runs() and _systemd_run(group, last[0].name)
+        problem = _resume(group)
         if options.action == "resume":
-            return int(bool(problem))
+            if problem:
+                raise CommandError(f"{group.name}: {problem}.")
+            return 0
     if changed:
         found = [_start(group, options)]
     else:

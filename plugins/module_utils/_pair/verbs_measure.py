@@ -12,6 +12,7 @@ import glob
 import gzip
 import json
 import os
+import pwd
 import shutil
 import sys
 import tempfile
@@ -112,7 +113,7 @@ def _replies(group: Group, release: Mapping[str, Any], timeout: float, batch: Se
 
 MEMORY_SECONDS = 5.0
 GRACE_SECONDS = 60.0  # that a level which has begun may take longer than the suite
-SCRATCH = "/var/tmp"  # noqa: S108  mkdtemp makes a folder there; /run is memory, which the engine needs
+SCRATCH, PREFIX = "/var/tmp", "gb10-bench-"  # noqa: S108  mkdtemp makes a folder there; /run is memory, which the engine needs
 
 
 class Memory(threading.Thread):
@@ -165,6 +166,14 @@ def _tokenizer_of(model: str) -> str:
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), found[0])
 
 
+def _clear(owners: Sequence[int]) -> None:
+    """Remove the folders of measurements that were killed: a name has the number of its process. No link is followed."""
+    for path in glob.glob(os.path.join(SCRATCH, f"{PREFIX}*-*")):
+        with contextlib.suppress(OSError):
+            if os.lstat(path).st_uid in owners and not os.path.exists(f"/proc/{path.split('-')[-2]}"):
+                shutil.rmtree(path, ignore_errors=True)
+
+
 class Target:
     """The model that serves, and the tools that measure it from this node."""
 
@@ -174,8 +183,13 @@ class Target:
         self.key = api_probe.read_key(self.keys)
         self.server = api_probe.Server(self.url, self.key, 20.0)
         self.weights = str(release.get("model") or "")
-        if not os.path.exists(tools.PYTHON):
-            raise CommandError(f"{group.host} has no measuring tools in {tools.FOLDER}. Run playbooks/bench.yml, which installs them.")
+        try:
+            self.user = os.geteuid() or pwd.getpwnam(tools.USER).pw_uid
+            os.stat(tools.PYTHON)
+        except (KeyError, OSError) as error:
+            lacks = f"measuring tools in {tools.FOLDER}, or not their user {tools.USER}"
+            raise CommandError(f"{group.host} has no {lacks}. Run playbooks/bench.yml, which installs them.") from error
+        _clear((os.geteuid(), self.user))
         status, page = self.server.call("GET", "/v1/models")
         try:
             model = api_probe.models_of(page)[0] if status == 200 else {}
@@ -191,7 +205,7 @@ class Target:
         """Make the only folder that a tool writes to, with what it reads. Raises OSError."""
         given = [("data/ifeval/prompts.jsonl", tools.IFEVAL)] if level.case == "ifeval" else []
         given += [("tokenizer.json", _tokenizer_of(self.weights)), (tools.BOOK_PLACE, tools.BOOK)] if level.tool == tools.BENCHY else []
-        folder = tempfile.mkdtemp(prefix="gb10-bench-", dir=SCRATCH)
+        folder = tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=SCRATCH)
         try:
             for name, source in given:
                 place, content = os.path.join(folder, name), bounded.data(source)
@@ -201,7 +215,7 @@ class Target:
             if os.geteuid() == 0:
                 for path, _folders, names in os.walk(folder):
                     for each in (path, *(os.path.join(path, name) for name in names)):
-                        os.lchown(each, tools.LEAST_USER, tools.LEAST_USER)
+                        os.lchown(each, self.user, -1)
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)

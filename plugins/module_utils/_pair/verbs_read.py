@@ -56,6 +56,7 @@ def looks(group: Group, boot_log: bool = False) -> Iterator[tuple[int, str, dict
 
 def ask(group: Group, verb: str, **arguments: Any) -> Iterator[tuple[int, str, dict[str, Any] | None, str]]:
     """Yield number and host of each rank, what it answers to a verb that reads, and why nothing if that is None; the head first."""
+    group.call("hello")  # without the head's agent no worker is asked: it would report that its head is back
     jobs = [(peer, peer.begin(verb, LOOK_SECONDS, **arguments)) for peer in group.peers()]
     yield 0, group.host, group.call(verb, LOOK_SECONDS, **arguments), ""
     for peer, job in jobs:

@@ -145,3 +145,6 @@ def test_published_lines_have_the_level_or_the_reason() -> None:
     assert levels.single_stream(published("b12x-fp8-1m")) == 45.7
     both = {"tool": "llama-benchy", "concurrency": 16, "figures": {"decode_tok_s": 9.0, "aggregate_tok_s": 120.0}}
     assert levels.headline([both]) == "120.0 tok/s at 16", "not that of each request"
+    other, own = ({"tool": "llama-benchy", "figures": {"decode_tok_s": speed}} for speed in (50.0, 40.0))
+    assert levels.single_stream([{**other, "remark": "another image"}, own]) == 40.0, "a figure of another system does not judge this one"
+    assert levels.single_stream([{**other, "remark": "another image"}]) == 50.0

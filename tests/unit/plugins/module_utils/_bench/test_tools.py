@@ -73,6 +73,7 @@ def test_what_cannot_be_measured_is_named(arguments: dict[str, Any], text: str) 
         (LEVEL._replace(depth=8192), 60.0, "it needs 8,480 tokens, and the context is 8,192"),
         (LEVEL._replace(output=960), 180.0, "it does not fit into the time of the suite (bench_budget)"),  # 47 s, four times
         (LEVEL, 1.0, "it does not fit into the time of the suite (bench_budget)"),
+        (Level("tool-eval-bench", "spec"), 90.0, "it needs 10,752 tokens, and the context is 8,192"),
         (Level("gb10", "verse", 0, 16), 60.0, "no tool sends it"),
         (LEVEL._replace(arrivals="every 0.4 s"), 60.0, "no tool sends it"),
         (Level("gb10", "code", 0, 8, 0, 16, "every 20 s"), 1200.0, "it does not fit into the time of the suite (bench_budget)"),  # 15 waits of 20 s, 4 times
@@ -122,10 +123,11 @@ def test_all_output_counts_from_the_first_request_to_the_last_reply() -> None:
 
 
 @pytest.mark.parametrize("level", [LEVEL, SHORT, SHORT._replace(case="needle")])
-def test_a_tool_runs_without_rights_network_or_key_in_its_words(level: Level) -> None:
+def test_a_tool_runs_without_rights_network_or_key_in_its_words_and_with_limits(level: Level) -> None:
     words = tools.argv(level, "http://127.0.0.1:8000", "m", "/var/tmp/x")
     assert words[:2] == ["env", "-i"]
-    assert {"HOME=/var/tmp/x", "HF_HUB_OFFLINE=1", "--reuid=65534", "--no-new-privs", "--bounding-set=-all", "--pdeathsig=KILL"} <= set(words)
+    assert {"HOME=/var/tmp/x", "HF_HUB_OFFLINE=1", "--reuid=gb10-bench", "--no-new-privs", "--bounding-set=-all", "--pdeathsig=KILL"} <= set(words)
+    assert words.index("--scope") < words.index("--property=MemoryMax=4G") < words.index("--property=TasksMax=1024") < words.index("setpriv")
     assert "--api-key" not in words
     assert "setpriv" not in tools.argv(level, "http://127.0.0.1:8000", "m", "/var/tmp/x", root=False)
 

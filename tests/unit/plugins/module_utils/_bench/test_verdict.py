@@ -109,6 +109,29 @@ def test_failed_requests_and_kernel_messages_fail_it() -> None:
     assert len(verdict.verdict(PLAN, samples)["findings"]) == 11, "a receipt stays small"
 
 
+def test_restarts_by_the_agent_fail_it_beyond_those_that_are_permitted() -> None:
+    samples = soak("restarts")
+    for index, sample in enumerate(samples):
+        before = {"node_lost": 3} if index < 150 else {}  # its record was lost: it counts from 0 again
+        sample["restarts"] = None if index == 121 else {**before, **({"rank_dead": 1} if index >= 120 else {}), **({"wedge": 1} if index >= 200 else {})}
+    samples[120].update(gap="the API did not answer", engine="c2")
+    text = "The agent has started the engine again 2 times (rank_dead 1, wedge 1; permitted: "
+    found = verdict.verdict(PLAN, samples)
+    assert (found["verdict"], found["findings"]) == ("failed", [f"{text}0). See `gb10 events`."])
+    assert verdict.verdict({**PLAN, "restarts": 1}, samples)["findings"] == [f"{text}1). See `gb10 events`."]
+    permitted = verdict.verdict({**PLAN, "restarts": 2}, samples)
+    assert (permitted["verdict"], permitted["notes"][0]) == ("passed", f"{text}2).")
+
+
+def test_a_soak_that_ended_because_nothing_served_has_failed() -> None:
+    samples, more = soak("down"), [dict(each) for each in soak("down")[-2:]]
+    for hours, sample in zip((1, 24), more):
+        sample.update(gap="rank 1 on spark-2 did not run", time=samples[-1]["time"] + 3600 * hours, engine="")
+    assert verdict.verdict(PLAN, [*samples, *more[:1]])["verdict"] == "passed"
+    found = verdict.verdict(PLAN, [*samples, *more])
+    assert (found["verdict"], found["findings"]) == ("failed", ["No service was seen in the last 24 h: rank 1 on spark-2 did not run."])
+
+
 def test_a_soak_that_cannot_tell_names_what_it_needs() -> None:
     found = verdict.verdict(PLAN, soak("brief", minutes=20))
     assert (found["verdict"], found["findings"]) == ("unclear", ["Too short to tell: 15 samples are judged, and 20 are needed."])

@@ -714,6 +714,15 @@ def test_a_missing_agent_is_one_sentence(group: Group) -> None:
     assert group.gb10("why", code=1).err.endswith("Run site.yml, or `systemctl start gb10-agent`.\n")
 
 
+def test_a_worker_is_not_asked_past_the_agent_of_the_head(group: Group) -> None:
+    group.services[0].close()
+    head = commands.Group(str(group.folder / "agent0.json"), str(group.folder / "run0/admin.sock"), str(group.folder / "keys"), str(group.folder / "run0"))
+    with pytest.raises(AgentMissing):
+        list(verbs_read.looks(head))
+    time.sleep(0.3)
+    assert group.ranks[1].requests == [], "it would report that its head is back"
+
+
 def test_a_node_without_configuration_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert commands.run(["status"], path=str(tmp_path / "agent.json")) == 1
     assert capsys.readouterr().err == f"This node has no agent: {tmp_path}/agent.json does not exist. Run site.yml.\n"

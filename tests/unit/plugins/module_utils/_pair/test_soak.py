@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -33,6 +34,7 @@ class Engine(Handler):
     served: list[str]
     bad: list[int]  # the next request fails if it is not empty
     text = "x"
+    key = KEY
     page = "vllm:generation_tokens_total 1\nvllm:num_requests_running 1\nvllm:kv_cache_usage_perc 0.4\n"
 
     def get(self) -> None:
@@ -48,6 +50,9 @@ class Engine(Handler):
         asked = self.body()
         if self.path == "/tokenize":
             self.answer(200, json.dumps({"tokens": [1] * len(asked["prompt"].split())}))
+            return
+        if self.headers["Authorization"] != f"Bearer {self.key}":
+            self.answer(401, json.dumps({"error": "Unauthorized"}))
             return
         prompt = asked.get("prompt") or asked["messages"][-1]["content"]
         self.served.append(prompt)
@@ -165,7 +170,7 @@ def test_planted_faults_are_found_although_the_soak_was_killed_in_the_middle(hea
     kept = head.lines(name)
     with (head.group / "soak" / name / "samples.jsonl").open("a") as handle:
         handle.write('{"time": 17')  # it was killed while it wrote
-    assert head.gb10("soak", "status").out.splitlines()[1] == "It does not run now. The agent starts it again when it starts itself."
+    assert head.gb10("soak", "status").out.splitlines()[1].startswith("It does not run now. If that lasts, see `journalctl -u gb10-soak`, ")
     head.gb10("soak", "resume")
     head.wait(name, 62)
     head.engine.plant["step"] = len(head.engine.served)
@@ -238,6 +243,7 @@ def test_sigterm_ends_the_process_and_not_the_soak_which_the_agent_starts_again(
     head.gb10("soak", "resume")
     assert head.commanded[-1][-3:] == ["soak", "run", name]
     assert head.commanded[-1][:2] == ["systemd-run", "--quiet"]
+    assert {"--property=Restart=on-failure", "--property=StartLimitIntervalSec=600", "--property=StartLimitBurst=5"} <= set(head.commanded[-1])
     head.gb10("soak", "stop")
     assert head.end() == 0
     count = len(head.commanded)
@@ -257,6 +263,38 @@ def test_a_unit_that_does_not_start_is_one_sentence_and_leaves_no_soak(head: Hea
         assert " is not possible. Use up to 744 hours, at most 50000 samples, " in head.gb10("soak", "start", word, code=1).err
     head.engine.page = ""
     assert "lab-1 does not serve: /metrics does not answer." in head.gb10("soak", "start", code=1).err
+
+
+def test_a_crash_of_the_engine_is_a_finding_and_one_that_is_permitted_is_not(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: dict[str, Any] = {"restarts": {"rank_dead": 4}}
+    monkeypatch.setattr(head.service, "_shown", lambda: shown)
+    for permitted, text in ((0, "The agent has started the engine again 1 time (wedge 1; permitted: 0). See `gb10 events`."), (1, "")):
+        shown["restarts"].pop("wedge", None)
+        name = head.start("--hours=0.6", f"--restarts={permitted}")
+        head.wait(name, 2)
+        shown["restarts"]["wedge"] = 1
+        head.wait(name, len(head.lines(name)) + 2)
+        findings = json.loads(head.gb10("soak", "stop", "--json").out)["findings"]
+        assert [each for each in findings if "again" in each] == [text] * bool(text)
+        assert head.end() == 0
+        shutil.move(head.group / "soak" / name, head.folder / "kept")  # its name is a second
+
+
+def test_a_key_that_is_changed_meanwhile_is_read_again(head: Head) -> None:
+    name = head.start("--hours=0.6")
+    head.wait(name, 3)
+    head.engine.key = "sk-a-new-key"
+    until(lambda: all(each["tok_s"] is None for each in head.lines(name)[-2:]))
+    refused = sum(each["failed"] for each in head.lines(name))
+    assert refused, "nothing else is known yet"
+    (head.group / "api_key").write_text("VLLM_API_KEY=sk-a-new-key\n")
+    count = len(head.lines(name))
+    until(lambda: bool(head.lines(name)[-1]["tok_s"]))
+    served = len(head.engine.served)
+    until(lambda: len(head.engine.served) > served + 5)
+    head.gb10("soak", "stop")
+    assert head.end() == 0
+    assert sum(each["failed"] for each in head.lines(name)[count + 1 :]) == 0
 
 
 def test_an_outage_of_a_day_ends_the_soak(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:

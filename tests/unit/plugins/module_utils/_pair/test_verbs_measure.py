@@ -7,9 +7,12 @@ import gzip
 import io
 import json
 import os
+import pwd
+import subprocess
 import sys
 import venv
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -243,6 +246,30 @@ def test_a_tool_measures_with_tokenizer_text_and_key_and_leaves_nothing(measured
     assert any(line.startswith("pp64 tg16 c1  prefill ") for line in found["lines"])
 
 
+def test_a_tool_cannot_fill_the_disk_with_a_file(measured: Bench) -> None:
+    measured.install("llama_benchy.__main__")
+    measured.patch.setattr(tools, "FILE_BYTES", 100)
+    assert measured.bench(code=2, levels=[LEVEL])[1].endswith("(char 100).\n"), "its result is cut there"
+
+
+def test_folders_of_measurements_that_were_killed_are_removed_and_no_other(measured: Bench) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    killed, used, kept = (measured.folder / name for name in (f"gb10-bench-{ended.pid}-x", f"gb10-bench-{os.getpid()}-y", "kept"))
+    for folder in (killed, used, kept):
+        folder.mkdir()
+        (folder / "data").write_text("x", encoding="utf-8")
+    for link in (killed / "link", measured.folder / f"gb10-bench-{ended.pid}-z"):
+        link.symlink_to(kept)
+    verbs_measure._clear((os.getuid() + 1,))
+    assert killed.exists(), "it is of another user"
+    measured.patch.setattr(os, "geteuid", os.getuid)
+    measured.patch.setattr(pwd, "getpwnam", lambda _name: SimpleNamespace(pw_uid=4242))
+    measured.bench("--plan")
+    assert not killed.exists()
+    assert all((folder / "data").exists() for folder in (used, kept))
+
+
 def test_a_tokenizer_of_the_cache_of_the_hub_is_read_and_one_outside_the_model_is_not(measured: Bench) -> None:
     snapshot, blobs = measured.folder / "snapshots/abc", measured.folder / "blobs"
     for folder in (snapshot, blobs):
@@ -387,6 +414,10 @@ def test_a_file_that_a_tool_needs_is_named(measured: Bench, gone: str, levels: o
 def test_a_head_without_the_tools_is_not_measured(measured: Bench) -> None:
     measured.patch.setattr(tools, "PYTHON", "/none")
     assert measured.bench(code=1)[1].startswith("spark-1 has no measuring tools in ")
+    measured.patch.setattr(tools, "PYTHON", sys.executable)
+    measured.patch.setattr(os, "geteuid", lambda: 0)
+    measured.patch.setattr(tools, "USER", "gb10-no-such-user")
+    assert ", or not their user gb10-no-such-user. Run playbooks/bench.yml, which installs them." in measured.bench(code=1)[1]
 
 
 def test_a_group_that_does_not_serve_is_not_measured(measured: Bench) -> None:
