@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -67,16 +68,54 @@ def rendered(name: str, **more: Any) -> str:
     """A template of the role as Ansible renders it."""
     env = jinja2.Environment(trim_blocks=True, autoescape=False, loader=jinja2.FileSystemLoader(ROLE / "templates"))
     env.filters.update(FilterModule().filters())
-    return env.get_template(name).render(__monitoring_panels=PANELS, __monitoring_ui="/classic", **more)
+    return env.get_template(name).render(__monitoring_panels=PANELS, __monitoring_ui="/classic", __monitoring_rules_text=json.dumps(RULES), **more)
 
 
-def test_the_engines_of_two_groups_are_read_and_their_pages_are_bounded() -> None:
+@functools.cache
+def scrape_configs() -> list[dict[str, Any]]:
     targets = [{"node": f"n{at}:9491", "engine": f"e{at}:8000" if at % 2 else "", "labels": {"group": f"pair{at // 2}", "host": 'a"b'}} for at in range(4)]
     found = yaml.safe_load(rendered("prometheus.yml.j2", __monitoring_etc="/etc/x", __monitoring_targets=targets, monitoring_alertmanagers=["m:9093"]))
-    node, engine = found["scrape_configs"]
+    return list(found["scrape_configs"])
+
+
+def test_the_engines_of_two_groups_are_read() -> None:
+    node, engine = scrape_configs()
     assert [each["targets"] for each in node["static_configs"]] == [["n0:9491"], ["n1:9491"], ["n2:9491"], ["n3:9491"]]
-    assert [(each["targets"], each["labels"]) for each in engine["static_configs"]] == [([t["engine"]], t["labels"]) for t in targets if t["engine"]]
-    assert (engine["sample_limit"], engine["body_size_limit"]) == (5000, "8MB")
+    assert [(each["targets"], each["labels"]) for each in engine["static_configs"]] == [
+        ([f"e{at}:8000"], {"group": f"pair{at // 2}", "host": 'a"b'}) for at in (1, 3)
+    ]  # fmt: skip
+
+
+def kept(name: str, **labels: str) -> dict[str, str] | None:
+    """The labels of a line of the engine that Prometheus keeps, None for a line that it drops."""
+    found = {"__name__": name, "group": "pair0", **labels}
+    for rule in scrape_configs()[1]["metric_relabel_configs"]:
+        if rule["action"] == "labelkeep":
+            found = {key: value for key, value in found.items() if re.fullmatch(rule["regex"], key)}
+        elif not re.fullmatch(rule["regex"], ";".join(found.get(label, "") for label in rule["source_labels"])):
+            return None
+    return found
+
+
+BUCKET = "vllm:time_to_first_token_seconds_bucket"
+#: Of vLLM 0.25 and 0.32 (shared/samples).
+BOUNDS = "0.001 0.005 0.01 0.02 0.04 0.06 0.08 0.1 0.25 0.5 0.75 1.0 2.5 5.0 7.5 10.0 20.0 40.0 80.0 160.0 640.0 2560.0 +Inf".split()
+
+
+def test_the_lines_of_an_engine_that_are_shown_are_kept() -> None:
+    shown = {name for query in [panel["query"] for panel in PANELS] + [rule["expr"] for rule in RULES] for name in metrics(query) if name.startswith("vllm:")}
+    assert all(kept(name, engine="0", model_name="m") == {"__name__": name, "group": "pair0", "engine": "0"} for name in shown - {BUCKET})
+    assert all(kept(BUCKET, engine="0", le=bound) for bound in BOUNDS)
+
+
+def test_an_engine_has_few_series_with_any_page() -> None:
+    engine = scrape_configs()[1]
+    assert (engine["sample_limit"], engine["body_size_limit"]) == (500, "1MB")
+    name = "vllm:num_requests_running"
+    assert kept("vllm:e2e_request_latency_seconds_sum") is kept(f"{name}_x") is kept(name, engine="x") is kept(name, le="1.0") is kept(name, le="x;") is None
+    assert kept(name, new="value") == kept(name)
+    bounds = {f"{at / 1000:g}" for at in range(2000)} | {f"{at}.0" for at in range(12_000)} | {f"{at / 10}" for at in range(200)}
+    assert len([bound for bound in bounds if kept(BUCKET, le=bound)]) < 1200
 
 
 def metrics(query: str) -> set[str]:
