@@ -27,7 +27,7 @@ def test_the_tools_of_the_lock_are_installed(head: Any) -> None:
 
 def test_another_user_can_use_them(head: Any) -> None:
     probe = "import llama_benchy, tool_eval_bench"
-    head.check_output(f"runuser -u nobody -- env HOME=/tmp {FOLDER}/venv/bin/python -I -B -c '{probe}'")
+    head.check_output(f"setpriv --reuid=65534 --regid=65534 --clear-groups env HOME=/tmp {FOLDER}/venv/bin/python -I -B -c '{probe}'")
 
 
 def test_only_root_can_change_them(head: Any) -> None:

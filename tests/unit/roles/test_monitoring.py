@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import pytest
 import yaml
-from ansible.plugins.filter.core import FilterModule
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.outside import METRICS
+from monitoring_role import PANELS, ROLE, RULES, program, rendered
 from playbook import REPO
 
-ROLE = REPO / "roles/monitoring"
-RULES = yaml.safe_load((ROLE / "files/rules.yml").read_text(encoding="utf-8"))["groups"][0]["rules"]
 ALERTS = {rule["alert"]: rule for rule in RULES if "alert" in rule}
-PANELS: list[dict[str, Any]] = yaml.safe_load((ROLE / "vars/main.yml").read_text(encoding="utf-8"))["__monitoring_panels"]
 RECORDED = (REPO / "tests/unit/fixtures/monitoring/metrics.txt").read_text(encoding="utf-8").split("\n")[1:]
 CASES = yaml.safe_load((REPO / "tests/unit/fixtures/monitoring/alerts.yml").read_text(encoding="utf-8"))
 
@@ -40,35 +34,20 @@ def case(name: str, alert: str, minute: int, changes: dict[str, str]) -> dict[st
     }  # fmt: skip
 
 
-def promtool(folder: Path) -> str:
-    """The program, or else that of Debian's package, unpacked and not installed: no service comes with it."""
-    found = os.environ.get("PROMTOOL") or shutil.which("promtool")
-    if found:
-        return found
-    line = "{ apt-get -qq download prometheus || { apt-get -qq update && apt-get -qq download prometheus; }; } && dpkg-deb -x prometheus_*.deb ."
-    done = subprocess.run(["sh", "-c", line], cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"no promtool, and apt-get does not download it: {done.stderr[-300:]}")
-    return str(folder / "usr/bin/promtool")
-
-
 @pytest.mark.slow
 def test_each_alert_fires_on_its_fault_and_not_otherwise(tmp_path: Path) -> None:
     assert {alert for _name, alert, _minute, _changes in CASES["cases"] if alert} == set(ALERTS)
     tests = [case(*each) for each in CASES["cases"]]
     (tmp_path / "tests.yml").write_text(yaml.safe_dump({"rule_files": [str(ROLE / "files/rules.yml")], "evaluation_interval": "1m", "tests": tests}))
-    done = subprocess.run([promtool(tmp_path), "test", "rules", str(tmp_path / "tests.yml")], capture_output=True, text=True, check=False)
+    try:
+        promtool = program("promtool", tmp_path)
+    except OSError as error:
+        pytest.skip(str(error))
+    done = subprocess.run([promtool, "test", "rules", str(tmp_path / "tests.yml")], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 # --- The dashboard and the page
-
-
-def rendered(name: str, **more: Any) -> str:
-    """A template of the role as Ansible renders it."""
-    env = jinja2.Environment(trim_blocks=True, autoescape=False, loader=jinja2.FileSystemLoader(ROLE / "templates"))
-    env.filters.update(FilterModule().filters())
-    return env.get_template(name).render(__monitoring_panels=PANELS, __monitoring_ui="/classic", __monitoring_rules_text=json.dumps(RULES), **more)
 
 
 @functools.cache
@@ -99,13 +78,13 @@ def kept(name: str, **labels: str) -> dict[str, str] | None:
 
 BUCKET = "vllm:time_to_first_token_seconds_bucket"
 #: Of vLLM 0.25 and 0.32 (shared/samples).
-BOUNDS = "0.001 0.005 0.01 0.02 0.04 0.06 0.08 0.1 0.25 0.5 0.75 1.0 2.5 5.0 7.5 10.0 20.0 40.0 80.0 160.0 640.0 2560.0 +Inf".split()
+BOUNDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0, "+Inf")
 
 
 def test_the_lines_of_an_engine_that_are_shown_are_kept() -> None:
     shown = {name for query in [panel["query"] for panel in PANELS] + [rule["expr"] for rule in RULES] for name in metrics(query) if name.startswith("vllm:")}
     assert all(kept(name, engine="0", model_name="m") == {"__name__": name, "group": "pair0", "engine": "0"} for name in shown - {BUCKET})
-    assert all(kept(BUCKET, engine="0", le=bound) for bound in BOUNDS)
+    assert all(kept(BUCKET, engine="0", le=str(bound)) for bound in BOUNDS)
 
 
 def test_an_engine_has_few_series_with_any_page() -> None:
