@@ -6,9 +6,9 @@ from typing import Any
 
 
 def test_the_units_of_the_role_run_and_those_of_the_packages_do_not(host: Any) -> None:
-    own = ["gb10-node-exporter"] + (["gb10-prometheus"] if "lab-1" in host.backend.get_pytest_id() else [])
-    assert all(host.service(name).is_running and host.service(name).is_enabled for name in own)
-    assert not any(host.service(name).is_running or host.service(name).is_enabled for name in ("prometheus", "prometheus-node-exporter"))
+    units = {"gb10-node-exporter": "prometheus-node-exporter"} | ({"gb10-prometheus": "prometheus"} if "lab-1" in host.backend.get_pytest_id() else {})
+    assert all(host.service(own).is_running and host.service(own).is_enabled for own in units)
+    assert not any(host.service(package).is_running or host.service(package).is_enabled for package in units.values())
 
 
 def test_only_loopback_and_the_rail_listen(host: Any) -> None:

@@ -8,6 +8,7 @@ A notice that fails is one sentence and changes nothing else.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import http.client
 import json
@@ -74,12 +75,12 @@ class Outside:
         now = time.monotonic()
         if self.rank and asked_at >= 0:
             self._judge_head(now - asked_at)
-        folder = self.settings["textfile"] or (FOLDER if os.path.isdir(FOLDER) else "")
-        if folder and now - self._written >= FILE_SECONDS:
+        path = self._path()
+        if path and now - self._written >= FILE_SECONDS:
             self._written = now
             rails = [{**rail, "errors": rail_errors(rail["interface"])} for rail in sample.get("rails") or []]
             more = {"rails": rails, "floor_kib": float(self.settings["memory_floor_gib"]) * GIB_KB}
-            self._write(str(folder), render(self.group, self.rank, self.host, self._shown(), {**sample, **more}))
+            self._write(path, render(self.group, self.rank, self.host, self._shown(), {**sample, **more}))
 
     def _judge_head(self, silent: float) -> None:
         """Report that the head is gone, or back. A rank that was stopped on request expects no head."""
@@ -92,9 +93,18 @@ class Outside:
         log(f"{text}.")
         self.tell({"kind": "head_lost" if gone else "head_back", "cause": "node_lost", "text": text, "at": stamp(time.time())})
 
-    def _write(self, folder: str, text: str) -> None:
+    def withdraw(self) -> None:
+        """Remove the metrics that an earlier agent has written: without a watch nothing renews them."""
+        with contextlib.suppress(OSError):
+            os.unlink(self._path())
+
+    def _path(self) -> str:
+        """Return the file of metrics, empty without a folder for it."""
+        folder = self.settings["textfile"] or (FOLDER if os.path.isdir(FOLDER) else "")
+        return os.path.join(folder, f"gb10_{self.group}.prom") if folder else ""
+
+    def _write(self, path: str, text: str) -> None:
         """Replace the file of metrics. A folder that cannot be written is reported once in the journal."""
-        path = os.path.join(folder, f"gb10_{self.group}.prom")
         try:
             write_atomically(path, text, 0o644)
             self._problem = ""

@@ -332,7 +332,10 @@ class Service:
     def _start_sampler(self) -> None:
         """Observe this rank in a thread of its own, if the group is watched."""
         sampler, outside = getattr(self._rank, "sampler", None), self._outside
-        if sampler is None or outside is None or not sampler.settings["enabled"]:
+        if sampler is None or outside is None:
+            return
+        if not sampler.settings["enabled"]:
+            outside.withdraw()
             return
         history = self._rank.history
 

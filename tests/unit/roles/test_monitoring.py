@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import json
-import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import pytest
 import yaml
-from ansible.plugins.filter.core import FilterModule
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.outside import METRICS
+from monitoring_role import PANELS, ROLE, RULES, program, rendered
 from playbook import REPO
 
-ROLE = REPO / "roles/monitoring"
-RULES = yaml.safe_load((ROLE / "files/rules.yml").read_text(encoding="utf-8"))["groups"][0]["rules"]
 ALERTS = {rule["alert"]: rule for rule in RULES if "alert" in rule}
-PANELS: list[dict[str, Any]] = yaml.safe_load((ROLE / "vars/main.yml").read_text(encoding="utf-8"))["__monitoring_panels"]
 RECORDED = (REPO / "tests/unit/fixtures/monitoring/metrics.txt").read_text(encoding="utf-8").split("\n")[1:]
 CASES = yaml.safe_load((REPO / "tests/unit/fixtures/monitoring/alerts.yml").read_text(encoding="utf-8"))
 
@@ -39,44 +34,67 @@ def case(name: str, alert: str, minute: int, changes: dict[str, str]) -> dict[st
     }  # fmt: skip
 
 
-def promtool(folder: Path) -> str:
-    """The program, or else that of Debian's package, unpacked and not installed: no service comes with it."""
-    found = os.environ.get("PROMTOOL") or shutil.which("promtool")
-    if found:
-        return found
-    line = "{ apt-get -qq download prometheus || { apt-get -qq update && apt-get -qq download prometheus; }; } && dpkg-deb -x prometheus_*.deb ."
-    done = subprocess.run(["sh", "-c", line], cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"no promtool, and apt-get does not download it: {done.stderr[-300:]}")
-    return str(folder / "usr/bin/promtool")
-
-
 @pytest.mark.slow
 def test_each_alert_fires_on_its_fault_and_not_otherwise(tmp_path: Path) -> None:
     assert {alert for _name, alert, _minute, _changes in CASES["cases"] if alert} == set(ALERTS)
     tests = [case(*each) for each in CASES["cases"]]
     (tmp_path / "tests.yml").write_text(yaml.safe_dump({"rule_files": [str(ROLE / "files/rules.yml")], "evaluation_interval": "1m", "tests": tests}))
-    done = subprocess.run([promtool(tmp_path), "test", "rules", str(tmp_path / "tests.yml")], capture_output=True, text=True, check=False)
+    try:
+        promtool = program("promtool", tmp_path)
+    except OSError as error:
+        pytest.skip(str(error))
+    done = subprocess.run([promtool, "test", "rules", str(tmp_path / "tests.yml")], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 # --- The dashboard and the page
 
 
-def rendered(name: str, **more: Any) -> str:
-    """A template of the role as Ansible renders it."""
-    env = jinja2.Environment(trim_blocks=True, autoescape=False, loader=jinja2.FileSystemLoader(ROLE / "templates"))
-    env.filters.update(FilterModule().filters())
-    return env.get_template(name).render(__monitoring_panels=PANELS, __monitoring_ui="/classic", **more)
-
-
-def test_the_engines_of_two_groups_are_read_and_their_pages_are_bounded() -> None:
+@functools.cache
+def scrape_configs() -> list[dict[str, Any]]:
     targets = [{"node": f"n{at}:9491", "engine": f"e{at}:8000" if at % 2 else "", "labels": {"group": f"pair{at // 2}", "host": 'a"b'}} for at in range(4)]
     found = yaml.safe_load(rendered("prometheus.yml.j2", __monitoring_etc="/etc/x", __monitoring_targets=targets, monitoring_alertmanagers=["m:9093"]))
-    node, engine = found["scrape_configs"]
+    return list(found["scrape_configs"])
+
+
+def test_the_engines_of_two_groups_are_read() -> None:
+    node, engine = scrape_configs()
     assert [each["targets"] for each in node["static_configs"]] == [["n0:9491"], ["n1:9491"], ["n2:9491"], ["n3:9491"]]
-    assert [(each["targets"], each["labels"]) for each in engine["static_configs"]] == [([t["engine"]], t["labels"]) for t in targets if t["engine"]]
-    assert (engine["sample_limit"], engine["body_size_limit"]) == (5000, "8MB")
+    assert [(each["targets"], each["labels"]) for each in engine["static_configs"]] == [
+        ([f"e{at}:8000"], {"group": f"pair{at // 2}", "host": 'a"b'}) for at in (1, 3)
+    ]  # fmt: skip
+
+
+def kept(name: str, **labels: str) -> dict[str, str] | None:
+    """The labels of a line of the engine that Prometheus keeps, None for a line that it drops."""
+    found = {"__name__": name, "group": "pair0", **labels}
+    for rule in scrape_configs()[1]["metric_relabel_configs"]:
+        if rule["action"] == "labelkeep":
+            found = {key: value for key, value in found.items() if re.fullmatch(rule["regex"], key)}
+        elif not re.fullmatch(rule["regex"], ";".join(found.get(label, "") for label in rule["source_labels"])):
+            return None
+    return found
+
+
+BUCKET = "vllm:time_to_first_token_seconds_bucket"
+#: Of vLLM 0.25 and 0.32 (shared/samples).
+BOUNDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0, "+Inf")
+
+
+def test_the_lines_of_an_engine_that_are_shown_are_kept() -> None:
+    shown = {name for query in [panel["query"] for panel in PANELS] + [rule["expr"] for rule in RULES] for name in metrics(query) if name.startswith("vllm:")}
+    assert all(kept(name, engine="0", model_name="m") == {"__name__": name, "group": "pair0", "engine": "0"} for name in shown - {BUCKET})
+    assert all(kept(BUCKET, engine="0", le=str(bound)) for bound in BOUNDS)
+
+
+def test_an_engine_has_few_series_with_any_page() -> None:
+    engine = scrape_configs()[1]
+    assert (engine["sample_limit"], engine["body_size_limit"]) == (500, "1MB")
+    name = "vllm:num_requests_running"
+    assert kept("vllm:e2e_request_latency_seconds_sum") is kept(f"{name}_x") is kept(name, engine="x") is kept(name, le="1.0") is kept(name, le="x;") is None
+    assert kept(name, new="value") == kept(name)
+    bounds = {f"{at / 1000:g}" for at in range(2000)} | {f"{at}.0" for at in range(12_000)} | {f"{at / 10}" for at in range(200)}
+    assert len([bound for bound in bounds if kept(BUCKET, le=bound)]) < 1200
 
 
 def metrics(query: str) -> set[str]:

@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible_collections.gb10.cluster.plugins.module_utils._pair import cli, evidence, protocol
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import cli, evidence, outside, protocol
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import service as module
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.actor import Refused
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.files import Folder
@@ -77,6 +77,17 @@ def test_readings_of_the_sampler_become_the_history_and_the_end_writes_it(tmp_pa
     node.service.close()
     assert kept.shown()["recent"].endswith(" 1 2 0")
     assert json.loads((tmp_path / "agent/memory.json").read_text(encoding="utf-8"))["day"] == kept.shown()["day"]
+
+
+def test_without_a_watch_the_metrics_of_an_earlier_agent_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outside, "FOLDER", str(tmp_path))
+    (tmp_path / "gb10_pair1.prom").touch()
+    (tmp_path / "gb10_pair2.prom").touch()
+    node = Node(tmp_path, rank=1)
+    vars(node.rank).update(sampler=SimpleNamespace(settings={"enabled": False}))
+    node.service.start()
+    node.service.close()
+    assert [path.name for path in tmp_path.glob("*.prom")] == ["gb10_pair2.prom"]
 
 
 def test_a_notice_that_fails_is_an_event_and_in_the_state_of_the_watch(tmp_path: Path) -> None:
