@@ -287,7 +287,7 @@ class MemoryPolicy:
         first = int(recorded.get("vm.min_free_kbytes", now))
         values, reason = self.desired(first)
         then = int(values.get("vm.min_free_kbytes", now))
-        move = memory.floor_cost_kb(facts.meminfo, facts.zones, now, then, scale)
+        move = memory.floor_cost_kb(facts.meminfo, now, then, scale)
         ttl, phrase = self.thrashing()
         text, watchdog_due = self.plan_watchdog()
         ttl_text = f"{settings.SYSCTL_HEADER}\nw {TTL} - - - - {ttl[TTL]}\n" if ttl else None
@@ -306,7 +306,7 @@ class MemoryPolicy:
             self.set_watchdog(text)
         kho = self.set_kho(boot, bool(self.params["kho_off"]))
 
-        cost = memory.gib(memory.floor_cost_kb(facts.meminfo, facts.zones, first, then, scale))
+        cost = memory.gib(memory.floor_cost_kb(facts.meminfo, first, then, scale))
         watched = f"; the watchdog resets a frozen node after {self.params['watchdog_seconds']} s" if text else ""
         shown = "vm.min_free_kbytes is left as it is"
         if reason:

@@ -53,7 +53,6 @@ class Machine(Tree):
         for key, value in STOCK.items():
             self.put(f"/proc/sys/vm/{key}", value + "\n")
         self.put("/proc/meminfo", meminfo())
-        self.put("/proc/zoneinfo", f"Node 0, zone   Normal\n        managed  {int(121.69 * GIB_KB) // 4}\n        protection: (0, 0)\n")
         self.put("/swap.img", "")
         self.swaps("/swap.img")
 
