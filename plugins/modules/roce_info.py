@@ -193,9 +193,7 @@ foreign:
       parsed: true
       error: null
       interfaces: [enp1s0f0np0]
-      other_interfaces: []
       addresses: {enp1s0f0np0: [192.168.200.12/24]}
-      mtu: {}
 env:
   description:
     - This node's NCCL, GLOO and TP variables. One that cannot be decided is left out, never empty.
