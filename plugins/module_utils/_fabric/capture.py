@@ -95,15 +95,13 @@ def capture_of(root: str, run: Callable[[list[str]], tuple[int, str, str]], find
     return Capture(root, {name: run([path, *argv[1:]])[1] for name, argv in COMMANDS.items() for path in [find(argv[0])] if path is not None})
 
 
-def read_node(module: Any, root: str = "/") -> Capture:
-    """Return the state of the live node, or of a captured tree, read by a module."""
-    return capture_of(root, lambda argv: module.run_command(argv, errors="surrogate_then_replace"), module.get_bin_path)
+def read_node(module: Any) -> Capture:
+    """Return the state of the live node, read by a module."""
+    return capture_of("/", lambda argv: module.run_command(argv, errors="surrogate_then_replace"), module.get_bin_path)
 
 
-def find_ssh_connection(capture: Capture | None = None) -> str | None:
-    """Return SSH_CONNECTION of this process or of the next ancestor that has one (sudo removes it from the environment); that of a captured tree."""
-    if capture is not None and capture.root != "/":
-        return capture.commands.get("ssh-connection")
+def find_ssh_connection() -> str | None:
+    """Return SSH_CONNECTION of this process or of the next ancestor that has one (sudo removes it from the environment)."""
     pid = os.getpid()
     for _hop in range(12):
         if pid <= 1:
