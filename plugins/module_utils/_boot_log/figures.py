@@ -235,9 +235,8 @@ class Figures:
             return
         entries = self.engines.setdefault(key, [])
         unknown = {"tokens": None, "max_concurrency": None, "context": None}
-        if size is not None:
-            if len(entries) < _p.MAX_RANKS:
-                entries.append({**unknown, "tokens": number(size.group(1))})
+        if size is not None and len(entries) < _p.MAX_RANKS:
+            entries.append({**unknown, "tokens": number(size.group(1))})
         if rate is not None:
             value = float(rate.group("x").replace(",", "."))
             rated = {"max_concurrency": value if math.isfinite(value) else None, "context": number(rate.group(1))}

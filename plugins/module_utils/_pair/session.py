@@ -20,7 +20,6 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
-from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import loads
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import protocol
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.protocol import CONNECT, USER, RankError, RankLost

@@ -18,7 +18,7 @@ from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files impo
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import Capture
 from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api, parse, tuning
 from ansible_collections.gb10.cluster.plugins.module_utils._node import facts as node_facts
-from ansible_collections.gb10.cluster.plugins.module_utils._pair import session
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import protocol, session
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.protocol import AgentMissing, RankError
 from ansible_collections.gb10.cluster.plugins.modules import preflight_info
 from module_run import run_module
@@ -226,9 +226,11 @@ def replayed(root: Path) -> Iterator[None]:
     if text("docker-info.json"):
         put("var/run/docker.sock", "")(Tree(root))
     clock = SimpleNamespace(time=lambda: float(text("time.txt") or 0))
-    fakes = {"live_node": lambda _find: Node(str(root), run), "capture_of": lambda *_: Capture(str(root)), "disk": disk, "time": clock}
-    fakes["find_ssh_connection"] = lambda: text("ssh-connection.txt")
-    with patch.multiple(node_facts, **fakes), patch.object(docker_api, "get", get), patch.object(session.protocol, "call", call):
+    fakes: dict[str, Any] = {
+        "live_node": lambda _find: Node(str(root), run), "capture_of": lambda *_: Capture(str(root)), "disk": disk, "time": clock,
+        "find_ssh_connection": lambda: text("ssh-connection.txt"),
+    }  # fmt: skip
+    with patch.multiple(node_facts, **fakes), patch.object(docker_api, "get", get), patch.object(protocol, "call", call):
         yield
 
 
