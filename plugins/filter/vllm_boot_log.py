@@ -13,7 +13,7 @@ description:
   - Reads the log of vLLM 0.11 and later (V1 engine) on CUDA and CPU, also the logs of the GB10 forks. The log is complete, the process has ended.
   - Supports the prefixes that Docker, Compose and journald put before a line. A line that a copy has wrapped is not joined again.
   - Reads the log of one rank alone. M(gb10.cluster.kv_pool_gate) reports what only the logs of both ranks together show.
-  - All top-level values are of the last boot in the log; RV(_value.boots) has the same for each of the last 20.
+  - All values are of the last boot in the log.
   - An absent fact is V(null). A log without a banner is not a failure, it is V(unknown) or V(starting).
   - Values of keys and tokens are redacted in everything that is returned.
   - The class of a failure is explained in docs/reference/failures.md.
@@ -210,36 +210,14 @@ _value:
           description: The configured number of blocks that replaced it, where printed.
           type: int
           sample: 512
-        device:
-          description: Where the pool lies, as printed.
-          type: str
-          sample: GPU
         available_gib:
           description: Memory for the pool in GiB, smallest over the ranks in this log; can be negative.
           type: float
           sample: 18.08
-        available:
-          description: The same per process.
-          type: list
-          elements: dict
-          sample: [{gib: 18.08, proc: Worker_TP0, line_number: 60}]
-        tokens_of_all_engines:
-          description: The sum over the data-parallel engines, where printed.
-          type: int
-          sample: 2493464
-        engines:
-          description: One entry per data-parallel engine.
-          type: list
-          elements: dict
-          sample: [{engine: EngineCore_DP0, tokens: 576432, max_concurrency: 140.73, context: 4096, effective_tokens: 576430, line_number: 12}]
-        hybrid_old_formula:
-          description: Whether the tokens are far below concurrency times context, as vLLM up to 0.20.0 prints for hybrid models.
-          type: bool
-          sample: false
     weights:
-      description: C(gib) of the largest rank, C(seconds) of reading, and C(ranks).
+      description: C(gib) of the largest rank, and C(seconds) of reading.
       type: dict
-      sample: {gib: 48.5, seconds: 371.35, ranks: []}
+      sample: {gib: 48.5, seconds: 371.35}
     load_seconds:
       description: Seconds of the whole model load, slowest rank.
       type: float
@@ -296,39 +274,10 @@ _value:
       description: Whether the engine runs without CUDA graphs; V(null) if not known.
       type: bool
       sample: false
-    tensor_parallel_size:
-      description: Ranks that share each layer.
-      type: int
-      sample: 2
-    pipeline_parallel_size:
-      description: Stages of layers.
-      type: int
-      sample: 1
-    data_parallel_size:
-      description: Engines side by side.
-      type: int
-      sample: 1
-    ranks:
-      description: The ranks in this log.
-      type: list
-      elements: dict
-      sample: [{rank: 0, world_size: 2, local_rank: 0, init_method: "tcp://10.77.0.1:29501", backend: nccl, tp: 0}]
     world_size:
       description: Number of ranks.
       type: int
       sample: 2
-    head_address:
-      description: Address at which the ranks meet; as a headless worker prints it, with the port.
-      type: str
-      sample: 10.77.0.1
-    role:
-      description: V(head), V(worker) (headless) or V(unknown).
-      type: str
-      sample: head
-    platform:
-      description: The platform that vLLM detected, where printed.
-      type: str
-      sample: cuda
     listen:
       description: Where the API listens.
       type: str
@@ -336,7 +285,7 @@ _value:
     nccl:
       description: C(version), C(transport) (V(rdma), V(tcp), V(plugin), V(unknown); V(unknown) is normal without NCCL_DEBUG=INFO), C(network), C(hcas).
       type: dict
-      sample: {version: 2.29.7, transport: rdma, network: IB, hcas: ["rocep1s0f1:1"], via: [IB], no_ib_device: false}
+      sample: {version: 2.29.7, transport: rdma, network: IB, hcas: ["rocep1s0f1:1"], via: [IB]}
     ready:
       description: The evidence of readiness, C(evidence) (V(startup), V(uvicorn), V(frontend), V(access)), C(line), C(line_number), C(time).
       type: dict
@@ -363,35 +312,10 @@ _value:
       type: list
       elements: str
       sample: [VLLM_USE_B12X_MOE]
-    first_line:
-      description: The number of this boot's first line in the log, from 1.
-      type: int
-      sample: 1
-    last_line:
-      description: The number of its last line.
-      type: int
-      sample: 220
-    lines:
-      description: For each fact the number of the line it came from.
-      type: dict
-      sample: {version: 4, kv_cache: 60}
     restarts:
       description: Boots in the log before the last one.
       type: int
       sample: 0
-    boots:
-      description: The same for each of the last 20 boots, oldest first; the last is the one at the top level.
-      type: list
-      elements: dict
-      sample: []
-    bytes_read:
-      description: Bytes of the log that were read.
-      type: int
-      sample: 48211
-    lines_read:
-      description: Lines of the log that were read.
-      type: int
-      sample: 220
 """
 
 from collections.abc import Callable

@@ -74,8 +74,7 @@ shown:
   elements: str
   sample:
     - >-
-      vm.min_free_kbytes 3145728 (for a 121 GiB node) costs 4.11 GiB of MemAvailable; vLLM from PR 35356 on (MemAvailable) starts up to
-      gpu_memory_utilization 0.89, older images (MemFree) up to 0.93; swap is off
+      vm.min_free_kbytes 3145728 (for a 121 GiB node) costs 4.11 GiB of MemAvailable; vLLM starts up to gpu_memory_utilization 0.89; swap is off
 packages:
   description: Packages that are missing. Install them and call the module again.
   returned: with the roles docker and sysctl

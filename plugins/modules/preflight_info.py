@@ -22,13 +22,6 @@ extends_documentation_fragment:
   - gb10.cluster.attributes
   - gb10.cluster.attributes.info
 options:
-  root:
-    description:
-      - Read a captured tree instead of the live node, with C(proc/), C(sys/), C(etc/), C(var/lib/dpkg/status) and recorded answers below
-        C(cmd/) (C(nvidia-smi.txt), C(fwupdmgr.json), C(docker-info.json), C(docker-containers.json), C(disks.json), C(dmesg.txt), C(logind.conf),
-        C(uname-m.txt), C(iptables-forward.txt), C(time.txt), C(agent-peers.json), C(agent-hello.json), C(sshd.txt) and those of M(gb10.cluster.roce_info)).
-    type: path
-    default: /
   fabric_addresses:
     description: This node's wanted fabric addresses, one per rail, as M(gb10.cluster.roce_info) takes them.
     type: list
@@ -231,8 +224,6 @@ reboot_reasons:
   sample: []
 """
 
-import os
-
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gb10.cluster.plugins.module_utils._node import facts
 from ansible_collections.gb10.cluster.plugins.module_utils._node.docker_api import DEFAULT_SOCKET
@@ -243,7 +234,6 @@ def main() -> None:
     """Read and report."""
     module = AnsibleModule(
         argument_spec={
-            "root": {"type": "path", "default": "/"},
             "fabric_addresses": {"type": "list", "elements": "str", "default": []},
             "ports": {"type": "list", "elements": "int", "default": []},
             "image": {"type": "str", "default": ""},
@@ -254,10 +244,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    root = module.params["root"]
-    if not os.path.isdir(root):
-        module.fail_json(msg=f"root is {root}, which is not a folder on this machine. Set the folder that has proc/, sys/ and cmd/")
-    node = facts.node_at(root, module.get_bin_path)
+    node = facts.live_node(module.get_bin_path)
     module.exit_json(changed=False, agent=session.read_for_preflight(node), **facts.read(node, module.get_bin_path, module.params))
 
 

@@ -27,14 +27,6 @@ extends_documentation_fragment:
   - gb10.cluster.rails
   - gb10.cluster.rails.netplan
 options:
-  root:
-    description:
-      - Root of the tree to read. V(/) is this machine.
-      - Any other folder is a captured tree with C(sys/), C(proc/), C(etc/) and recorded command output below C(cmd/)
-        (C(ip-addr.json), C(ip-route.json), C(rdma-link.json), and C(ssh-connection.txt) for O(ssh_connection)).
-        No command is run then, and nothing outside of the folder is read.
-    type: path
-    default: /
   fabric_addresses:
     description:
       - This node's wanted fabric addresses, one per rail, with or without a prefix length.
@@ -120,10 +112,6 @@ EXAMPLES = r"""
       - host: spark-2
         fabric: [192.168.100.11, 192.168.101.11]
   become: true
-
-- name: Read a captured tree, for instance of another machine
-  gb10.cluster.roce_info:
-    root: /tmp/capture
 """
 
 RETURN = r"""
@@ -193,9 +181,7 @@ foreign:
       parsed: true
       error: null
       interfaces: [enp1s0f0np0]
-      other_interfaces: []
       addresses: {enp1s0f0np0: [192.168.200.12/24]}
-      mtu: {}
 env:
   description:
     - This node's NCCL, GLOO and TP variables. One that cannot be decided is left out, never empty.
@@ -240,7 +226,6 @@ bandwidth:
 """
 
 import time
-from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -289,10 +274,10 @@ def ping_all(module: AnsibleModule, rails: list[dict[str, Any]]) -> list[tuple[d
     return [ping(module, up[index], host, address.split("/")[0]) for host, index, address in pairs]
 
 
-def receipt_of(root: str, rails: list[dict[str, Any]]) -> dict[str, Any] | None:
+def receipt_of(rails: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Return the receipt of the last bandwidth test of these rails."""
     try:
-        return matching_receipt(BANDWIDTH_RECEIPT.read_text(), rails) if root == "/" else None
+        return matching_receipt(BANDWIDTH_RECEIPT.read_text(), rails)
     except (OSError, UnicodeDecodeError):
         return None
 
@@ -307,7 +292,6 @@ def main() -> None:
     }
     module = AnsibleModule(
         argument_spec={
-            "root": {"type": "path", "default": "/"},
             "fabric_addresses": {"type": "list", "elements": "str"},
             "interfaces": {"type": "list", "elements": "str", "default": []},
             "mtu": {"type": "int", "default": 9000},
@@ -320,17 +304,15 @@ def main() -> None:
         supports_check_mode=True,
     )
     params = module.params
-    if not Path(params["root"]).is_dir():
-        module.fail_json(msg=f"root is {params['root']}, which is not a folder on this machine; give the folder that holds sys/ and cmd/.")
-    capture = read_node(module, params["root"])
-    session = params["ssh_connection"] or find_ssh_connection(capture)
+    capture = read_node(module)
+    session = params["ssh_connection"] or find_ssh_connection()
     desired = DesiredState(params["fabric_addresses"] or (), params["interfaces"], params["mtu"], params["min_speed_mbps"])
     result = gather(capture, desired, session, foreign_config(capture))
     fatal = {each for name in params["fail_on"] for each in SHORT.get(name, (name,))}
     bad = [sentence_of(problem, result["rails"]) for problem in result["problems"] if problem["id"] in fatal]
     pings = ping_all(module, result["rails"])
     bad += [sentence for _record, sentence in pings if sentence]
-    result.update(pings=[record for record, _sentence in pings], bandwidth=receipt_of(params["root"], result["rails"]))
+    result.update(pings=[record for record, _sentence in pings], bandwidth=receipt_of(result["rails"]))
     if bad:
         module.fail_json(msg=" ".join(bad), **result)
     module.exit_json(changed=False, **result)

@@ -200,9 +200,9 @@ result:
 
 import json
 import os
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -221,7 +221,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture impor
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.problems import gather
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import DesiredState
 from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api, releases
-from ansible_collections.gb10.cluster.plugins.module_utils._node.parse import listening_sockets
 from ansible_collections.gb10.cluster.plugins.module_utils._profile import trial
 
 UNIT = "gb10-roce-bandwidth"
@@ -244,8 +243,8 @@ def rails_of(module: AnsibleModule) -> list[dict[str, Any]]:
 
 
 def listening(ports: set[int], text: str) -> set[int]:
-    """Return which of the ports /proc/net/tcp shows in state LISTEN."""
-    return ports.intersection(entry["port"] for entry in listening_sockets(text))
+    """Return which of the ports are in the output of `ss --listening`."""
+    return ports.intersection(map(int, re.findall(r"(?m)^LISTEN +\d+ +\d+ +\S+:(\d+) ", text)))
 
 
 def command(module: AnsibleModule, tool: str, rail: dict[str, Any], port: int) -> list[str]:
@@ -271,7 +270,7 @@ def serve(module: AnsibleModule, tool: str, rails: list[dict[str, Any]]) -> None
                 module.fail_json(msg=f"The bandwidth server on port {port} could not be started: {why}. Look at `systemctl status '{UNIT}-*'`, and run again.")
     end = time.monotonic() + 30
     while time.monotonic() < end:
-        text = "".join(Path(path).read_text() for path in ("/proc/net/tcp", "/proc/net/tcp6") if Path(path).exists())
+        _rc, text, _err = module.run_command(["ss", "--no-header", "--tcp", "--listening", "--numeric"])
         if listening(ports, text) == ports:
             return
         time.sleep(0.3)

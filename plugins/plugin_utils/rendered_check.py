@@ -55,7 +55,7 @@ def check(place: Place, host: str, rendered: Mapping[str, Any], memory: Mapping[
     """Return what was checked of a rank, with the text of its Compose file, and warnings. Write the files if `dest` is a folder.
 
     :param rendered: what `rank_of` returned.
-    :param memory: the assumed ``total_kib``, ``available_kib`` and ``free_kib`` of each node.
+    :param memory: the assumed ``total_kib`` and ``available_kib`` of each node.
     :raises AnsibleActionFail: the rank is refused. Nothing is written then.
     """
     profile, group = place.profile, place.group

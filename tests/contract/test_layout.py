@@ -16,10 +16,10 @@ SHARED_ACTION = """
   hosts: one
   gather_facts: false
   module_defaults:
-    gb10.cluster.roce_info: {root: /none}
+    gb10.cluster.roce_test: {mode: client}
   tasks:
     - name: A default
-      gb10.cluster.roce_info:
+      gb10.cluster.roce_test:
       failed_when: false
     - name: No default
       gb10.cluster.image_info:
@@ -76,7 +76,7 @@ def test_every_module_has_one_action_of_the_collection_and_the_defaults_of_the_g
 def test_modules_that_share_an_action_have_their_own_defaults_and_its_remedies(tmp_path: Path) -> None:
     done = play(tmp_path, SHARED_ACTION)
     mine, none, broken = [event["event_data"]["res"]["msg"] for event in done.events if event["event"] == "runner_on_ok"]
-    assert mine.startswith("root is /none, ")
+    assert mine == "mode is client but all of the following are missing: addresses"
     assert none == "missing required arguments: reference"
     assert broken.startswith("one: the Python interpreter is missing ")
     assert "Install python3 (3.9 or later) there (apt install python3), or set ansible_python_interpreter." in broken

@@ -23,8 +23,6 @@ class Boot(Figures):
         """Take one record. plan: what its text may hold."""
         self.last_line = number
         level = line.level
-        if line.procs and len(self.processes) < 512:
-            self.processes.add(line.procs[0][0])
         if line.is_request:
             self._take_request_record(line, plan)
             return
@@ -241,8 +239,8 @@ class Boot(Figures):
             if match is not None and len(self.ranks) <= 1:
                 return int(match.group(1))
             name = failure.proc.split(" ")[-1]
-            for rank, entry in self.ranks.items():
-                if entry.get("proc") == name and (not failure.ip or entry.get("ip") == failure.ip):
+            for rank, place in self.ranks.items():
+                if place[0] == name and failure.ip in ("", place[1]):
                     return rank
             if match is not None:
                 return int(match.group(1))
@@ -272,12 +270,12 @@ class Boot(Figures):
         message = line.message
         # a record without a fact, for example of chunked prefill, can stand before the banner
         configured = self.stage > _p.STAGE_NUMBER["config"] or (self.stage == _p.STAGE_NUMBER["config"] and bool(self.facts_))
-        later = over or configured or ("args" in self.lines and not (line.procs and line.procs[0][0].startswith("ApiServer_")))
+        later = over or configured or (self.has_args and not (line.procs and line.procs[0][0].startswith("ApiServer_")))
         if not later or (self.frozen and line.level is None and not line.procs):
             return False
         if message.startswith("vLLM API server version ") or message.lstrip("▀▄█▌▐▝▘ ").startswith("version "):
             return True
-        if message.startswith("non-default args: ") and "args" in self.lines and line.level == "INFO":
+        if message.startswith("non-default args: ") and self.has_args and line.level == "INFO":
             return True  # the banner can be switched off
         if message.startswith("Launching vLLM (v") and (over or self.stage > _p.STAGE_NUMBER["config"]):
             return True
@@ -290,9 +288,9 @@ class Boot(Figures):
         return not line.procs and (dead or self.stage >= _p.STAGE_NUMBER["kv"])
 
     def kv_cache(self) -> dict[str, Any]:
-        """Return the KV pool: of the engine whose pool is smallest, and of each engine."""
+        """Return the KV pool of the engine whose pool is smallest."""
         engines = []
-        for key, entries in self.engines.items():
+        for entries in self.engines.values():
             rated = [e for e in entries if e["context"] is not None]
             best = min(entries, key=lambda e: (_or_most(e["tokens"]), _or_most(e["max_concurrency"])))
             if best["context"] is None and rated:
@@ -300,12 +298,8 @@ class Boot(Figures):
                 best = {**best, "max_concurrency": alone["max_concurrency"], "context": alone["context"]}
             rate, context = best["max_concurrency"], best["context"]
             effective = round(rate * context) if rate is not None and context else None
-            engines.append({"engine": key.rsplit(" ", 1)[0].strip() or None, **best, "effective_tokens": effective})
+            engines.append({**best, "effective_tokens": effective})
         gate: dict[str, Any] = min(engines, key=lambda e: (_or_most(e["tokens"]), e["max_concurrency"] or math.inf), default={})
-        tokens = [e["tokens"] for e in engines if e["tokens"] is not None]
-        hybrid = None
-        if gate.get("tokens") and gate["effective_tokens"]:
-            hybrid = gate["tokens"] < 0.97 * gate["effective_tokens"] and gate["effective_tokens"] - gate["tokens"] > 0.02 * (gate["context"] or 0)
         return {
             "tokens": gate.get("tokens"),
             "blocks": self.facts_.get("blocks"),
@@ -313,19 +307,8 @@ class Boot(Figures):
             "max_concurrency": gate.get("max_concurrency"),
             "context": gate.get("context"),
             "effective_tokens": gate.get("effective_tokens"),
-            "available_gib": min((gib for gib, _line, _proc in self.available), default=None),
-            "available": [{"gib": a[0], "proc": a[2] or None, "line_number": a[1]} for a in self.available[:64]],
-            "device": self.facts_.get("kv_device"),
-            "hybrid_old_formula": hybrid,
-            "tokens_of_all_engines": sum(tokens) if tokens else None,
-            "engines": engines[:64],
+            "available_gib": self.available,
         }
-
-    def final_facts(self) -> dict[str, Any]:
-        """Return the facts of a boot that another one followed: they do not change any more."""
-        if self.ended_facts is None:
-            self.ended_facts = self.facts(final=True)
-        return dict(self.ended_facts)
 
     def facts(self, final: bool = False) -> dict[str, Any]:
         """Return the public facts of this boot. final: the log is complete, the process has ended."""
@@ -349,11 +332,7 @@ class Boot(Figures):
             **self._configuration(kv["context"]),
             "kv_cache": kv,
             **self._loading(),
-            "ranks": [dict(self.ranks[r]) for r in sorted(self.ranks)][:64],
             "world_size": f.get("world_size"),
-            "head_address": f.get("head_address") or f.get("master_addr"),
-            "role": self._role(),
-            "platform": f.get("platform"),
             "listen": f.get("listen"),
             "nccl": {**nccl, "transport": transport_of(nccl["via"], nccl["network"]), "via": list(nccl["via"]), "hcas": list(nccl["hcas"])},
             "ready": dict(self.ready) if self.ready else None,
@@ -362,19 +341,15 @@ class Boot(Figures):
             "args": dict(self.args),
             "benign": dict(self.benign),
             "unknown_variables": list(self.unknown_variables),
-            "first_line": self.first_line,
-            "last_line": self.last_line,
-            "lines": self._fact_lines(failure),
         }
 
     def _configuration(self, kv_context: int | None) -> dict[str, Any]:
         """Return what the engine was configured with."""
         f, args = self.facts_, self.args
-        version = next((f[k] for k in _LINE_ALIAS["version"] if k in f), None)
+        version = next((f[k] for k in ("banner_version", "api_version", "headless_version", "engine_version") if k in f), None)
         speculative = f.get("cfg_speculative_method")
         if speculative is None and "cfg_speculative_none" not in f and isinstance(args.get("method"), str):
             speculative = args["method"]
-        sizes = {f"{k}_parallel_size": _int(f.get(f"cfg_{k}_parallel_size")) or _int(args.get(f"{k}_parallel_size")) for k in ("tensor", "pipeline", "data")}
         return {
             "version": version,
             "model": f.get("cfg_model") or args.get("model") or f.get("banner_model"),
@@ -389,19 +364,17 @@ class Boot(Figures):
             "autotune": _flag(f.get("cfg_autotune")),
             "drafter": "drafter" in f,
             "eager": True if f.get("eager") else _flag(f.get("cfg_enforce_eager")),
-            **sizes,
         }
 
     def _loading(self) -> dict[str, Any]:
         """Return how long the steps of the start took, and how much memory."""
-        f, loads = self.facts_, list(self.loads.items())
+        f = self.facts_
         return {
             "weights": {
-                "gib": max((v[0] for _k, v in loads), default=None),
-                "seconds": max(self.weights.values(), default=None),
-                "ranks": [{"proc": k.strip() or None, "gib": v[0], "seconds": v[1], "line_number": v[2]} for k, v in loads[:64]],
+                "gib": max((gib for gib, _seconds in self.loads), default=None),
+                "seconds": max(self.weights, default=None),
             },
-            "load_seconds": max((v[1] for _k, v in loads if v[1] is not None), default=None),
+            "load_seconds": max((seconds for _gib, seconds in self.loads), default=None),
             "graphs": {
                 "seconds": max((g[0] for g in self.graphs), default=None),
                 "gib": max((g[1] for g in self.graphs if g[1] is not None), default=None),
@@ -410,31 +383,6 @@ class Boot(Figures):
             "init_seconds": f.get("init_seconds"),
             "compilation_seconds": f.get("compilation_seconds"),
         }
-
-    def _role(self) -> str:
-        f = self.facts_
-        if f.get("headless") and "APIServer" in self.processes:
-            return "head"  # both ranks in one log
-        if f.get("headless") or self.args.get("headless") is True or self.args.get("node_rank", 0) not in (0, None):
-            return "worker"
-        if "APIServer" in self.processes or "listen" in f or self.ready is not None or any(k.startswith("EngineCore") for k in self.processes):
-            return "head"
-        return "unknown"
-
-    def _fact_lines(self, failure: dict[str, Any] | None) -> dict[str, int]:
-        """Return the number of the line that each fact is from."""
-        lines = {k: v for k, v in self.lines.items() if k not in _INNER and not k.startswith("cfg_")}
-        for public, inner in _LINE_ALIAS.items():
-            number = next((self.lines[i] for i in inner if i in self.lines), None)
-            if number is not None:
-                lines[public] = number
-        if self.ready is not None:
-            lines["ready"] = self.ready["line_number"]
-        if failure is not None:
-            lines["failure"] = failure["line_number"]
-        if self.available:
-            lines["available_gib"] = min(self.available, key=lambda a: a[0])[1]
-        return lines
 
 
 def _groups(classifier: Classifier, match: re.Match[str], message: str) -> dict[str, str]:
@@ -473,21 +421,3 @@ def _int(value: Any) -> int | None:
         return int(str(value))
     except ValueError:
         return None
-
-
-_LINE_ALIAS = {
-    "version": ("banner_version", "api_version", "headless_version", "engine_version"),
-    "model": ("cfg_model", "banner_model"),
-    "context": ("max_concurrency", "auto_fit", "cfg_max_seq_len", "max_model_len"),
-    "dtype": ("cfg_dtype",),
-    "kv_cache_dtype": ("cfg_kv_cache_dtype",),
-    "quantization": ("cfg_quantization",),
-    "speculative_method": ("cfg_speculative_method",),
-    "custom_ops": ("cfg_custom_ops",),
-    "head_address": ("head_address", "master_addr"),
-    "role": ("headless",),
-    "autotune": ("cfg_autotune",),
-    "eager": ("eager", "cfg_enforce_eager"),
-}
-#: Names that only stand for a public one.
-_INNER = frozenset(inner for names in _LINE_ALIAS.values() for inner in names) - {"max_concurrency"}

@@ -31,21 +31,19 @@ def leading(line: Line, pattern: re.Pattern[str]) -> re.Match[str] | None:
 class Figures:
     """Stages, readiness and figures of one boot, and the attributes of all parts."""
 
-    def __init__(self, first_line: int) -> None:
-        self.first_line = self.last_line = first_line
+    def __init__(self) -> None:
+        self.last_line = 0
         self.stage = 0
         self.progressed = 0
         self.stages: dict[str, dict[str, Any]] = {}
         self.recognised = False
         self.facts_: dict[str, Any] = {}
-        self.lines: dict[str, int] = {}
         self.engines: dict[str, list[dict[str, Any]]] = {}
-        self.available: list[tuple[float, int, str]] = []
-        self.ranks: dict[int, dict[str, Any]] = {}
-        self.loads: dict[str, tuple[float, float | None, int]] = {}
-        self.weights: dict[str, float] = {}
+        self.available: float | None = None
+        self.ranks: dict[int, tuple[str, str]] = {}  # process and address, if they are printed
+        self.loads: list[tuple[float, float]] = []
+        self.weights: list[float] = []
         self.graphs: list[tuple[float, float | None]] = []
-        self.processes: set[str] = set()
         self.failures: dict[str, Failure] = {}
         self.weak: Failure | None = None
         self.died = False
@@ -59,12 +57,12 @@ class Figures:
         self.unknown_variables: list[str] = []
         self.progress: dict[str, Any] | None = None
         self.args: dict[str, Any] = {}
-        self.nccl: dict[str, Any] = {"version": None, "network": None, "hcas": [], "via": [], "no_ib_device": False}
+        self.has_args = False
+        self.nccl: dict[str, Any] = {"version": None, "network": None, "hcas": [], "via": []}
         self.met_dead_engine = False
         self.killed_itself = False
         self.traceback: Failure | None = None
         self.unsure = False
-        self.ended_facts: dict[str, Any] | None = None
         self.ignoring = 0
         self.above: Line | None = None
         self.contexts: dict[int, int] = {}
@@ -78,10 +76,8 @@ class Figures:
         self.progressed = self.last_line
 
     def put(self, name: str, value: Any) -> None:
-        """Keep the first value of a fact and its line."""
-        if name not in self.facts_:
-            self.facts_[name] = value
-            self.lines[name] = self.last_line
+        """Keep the first value of a fact."""
+        self.facts_.setdefault(name, value)
         self.recognised = True
 
     def apply(self, rule: _p.Rule, line: Line) -> None:
@@ -238,12 +234,9 @@ class Figures:
         if key not in self.engines and len(self.engines) >= _p.MAX_ENGINES:
             return
         entries = self.engines.setdefault(key, [])
-        unknown = {"tokens": None, "max_concurrency": None, "context": None, "line_number": self.last_line}
-        if size is not None:
-            if len(entries) < _p.MAX_RANKS:
-                entries.append({**unknown, "tokens": number(size.group(2))})
-            self.facts_.setdefault("kv_device", size.group("dev"))
-            self.lines.setdefault("kv_cache", self.last_line)
+        unknown = {"tokens": None, "max_concurrency": None, "context": None}
+        if size is not None and len(entries) < _p.MAX_RANKS:
+            entries.append({**unknown, "tokens": number(size.group(1))})
         if rate is not None:
             value = float(rate.group("x").replace(",", "."))
             rated = {"max_concurrency": value if math.isfinite(value) else None, "context": number(rate.group(1))}
@@ -251,7 +244,6 @@ class Figures:
                 entries[-1].update(rated)
             elif len(entries) < _p.MAX_RANKS:
                 entries.append({**unknown, **rated})
-            self.lines.setdefault("max_concurrency", self.last_line)
         self.reach("kv", line)
 
     def take_available(self, line: Line) -> None:
@@ -259,11 +251,8 @@ class Figures:
         match = next(filter(None, (leading(line, pattern) for pattern in _p.AVAIL)), None)
         if match is None:
             return
-        entry = (float(match.group(1)), self.last_line, proc_name(line))
-        if len(self.available) < _p.MAX_RANKS:
-            self.available.append(entry)
-        else:
-            self.available[-1] = min(self.available[-1], entry)
+        gib = float(match.group(1))
+        self.available = gib if self.available is None else min(self.available, gib)
         self.reach("kv", line)
 
     def take_engine(self, line: Line) -> None:
@@ -292,7 +281,7 @@ class Figures:
         if _p.ARGS.match(line.message) is None:
             return
         self.reach("args", line)
-        self.lines.setdefault("args", self.last_line)
+        self.has_args = True
         for match in _p.ARG.finditer(line.message[:65536]):
             name, text = match.groups()
             value: Any
@@ -309,53 +298,40 @@ class Figures:
 
     def take_duration(self, line: Line) -> None:
         """Take how long a step took, and its memory."""
-        proc = " ".join(f"{p[0]} {p[1]}" for p in line.procs)
+        stage = "load"
         if match := leading(line, _p.LOAD):
-            if (proc not in self.loads and len(self.loads) < _p.MAX_RANKS) or not proc:
-                self.loads[proc or f"#{len(self.loads)}"] = (float(match.group(1)), float(match.group(2)), self.last_line)
-            fact, stage = "weights", "load"
+            self._keep(self.loads, (float(match.group(1)), float(match.group(2))))
         elif match := leading(line, _p.WEIGHTS):
-            if len(self.weights) < _p.MAX_RANKS:
-                self.weights.setdefault(proc, float(match.group(1)))
-            fact, stage = "weights_seconds", "load"
+            self._keep(self.weights, float(match.group(1)))
         elif match := leading(line, _p.GRAPH):
-            if len(self.graphs) < _p.MAX_RANKS:
-                self.graphs.append((float(match.group(1)), float(match.group(2)) if match.group(2) else None))
-            fact = stage = "graphs"
+            self._keep(self.graphs, (float(match.group(1)), float(match.group(2)) if match.group(2) else None))
+            stage = "graphs"
         elif match := leading(line, _p.INIT):
             self.facts_["init_seconds"] = max(float(match.group(1)), self.facts_.get("init_seconds", 0.0))
             if match.group(2):
                 self.put("compilation_seconds", float(match.group(2)))
-            fact, stage = "init_seconds", "init"
+            stage = "init"
         else:
             return
-        self.lines.setdefault(fact, self.last_line)
         self.reach(stage, line)
+
+    @staticmethod
+    def _keep(found: list[Any], entry: Any) -> None:
+        if len(found) < _p.MAX_RANKS:
+            found.append(entry)
 
     def take_rank(self, line: Line) -> None:
         """Take a rank of the world."""
-        match = leading(line, _p.RANK)
-        if match is not None:
-            world, rank = int(match.group(1)), int(match.group(2))
-            more: dict[str, Any] = {"local_rank": int(match.group(3)), "init_method": match.group(4), "backend": match.group(5)}
-        else:
-            match = leading(line, _p.RANK_ASSIGNED)
-            if match is None:
-                return
-            rank, world = int(match.group(1)), int(match.group(2))
-            more = {part.group(1).lower(): int(part.group(2)) for part in _p.RANK_PART.finditer(match.group(3))}
-        self.put("world_size", world)
-        self.reach("rendezvous", line)
-        if rank not in self.ranks and len(self.ranks) >= _p.MAX_RANKS:
+        match = leading(line, _p.RANK) or leading(line, _p.RANK_ASSIGNED)
+        if match is None:
             return
-        self.lines.setdefault("ranks", self.last_line)
-        entry = self.ranks.setdefault(rank, {"rank": rank, "line_number": self.last_line, "proc": proc_name(line) or None})
-        entry.update(world_size=world, **more)
-        if line.procs:
-            name, pid, ip = line.procs[-1]
-            entry.update(proc=name or entry["proc"], pid=int(pid))
-            if ip:
-                entry["ip"] = ip
+        self.put("world_size", int(match["world"]))
+        self.reach("rendezvous", line)
+        rank = int(match["rank"])
+        if rank in self.ranks or len(self.ranks) < _p.MAX_RANKS:
+            known = self.ranks.get(rank, (proc_name(line), ""))
+            name, _pid, address = line.procs[-1] if line.procs else ("", "", "")
+            self.ranks[rank] = (name or known[0], address or known[1])
 
     def take_nccl(self, line: Line) -> None:
         """Take how NCCL reaches the other rank."""
@@ -366,16 +342,12 @@ class Figures:
         match = _p.NCCL_VERSION.search(message, 0, 400)
         if match is not None and nccl["version"] is None:
             nccl["version"] = match.group(1) or match.group(2)
-            self.lines.setdefault("nccl", self.last_line)
         match = _p.NCCL_NETWORK.search(message, 0, 400)
         if match is not None:
             nccl["network"] = nccl["network"] or match.group(1)
-            self.lines["nccl"] = self.last_line
         match = _p.NCCL_VIA.search(message, 0, 600)
         if match is not None and match.group(1) not in nccl["via"] and len(nccl["via"]) < 8:
             nccl["via"].append(match.group(1))
-            self.lines["nccl"] = self.last_line
         if "NET/IB : Using" in message:
             names = (f"{hca.group(1)}:{hca.group(2)}" for hca in _p.NCCL_HCA.finditer(message[:2000]))
             nccl["hcas"] += [name for name in names if name not in nccl["hcas"]][: 32 - len(nccl["hcas"])]
-        nccl["no_ib_device"] = nccl["no_ib_device"] or _p.NCCL_NO_IB.search(message, 0, 600) is not None

@@ -20,7 +20,7 @@ MAX_ENGINES = 256
 _NO_DIGITS = str.maketrans("", "", "0123456789")
 _NUM = r"(\d{1,3}(?: \d{3}){1,4}|\d[\d,._\u00a0\u202f']{0,40}\d|\d)"
 _F = r"(-?\d{1,12}(?:\.\d{1,12})?)"
-KV = re.compile(r"\b(?P<dev>[A-Z][A-Za-z0-9]{0,20}(?: \+ host)?) KV cache size: {1,20}" + _NUM + r" tokens")
+KV = re.compile(r"\b[A-Z][A-Za-z0-9]{0,20}(?: \+ host)? KV cache size: {1,20}" + _NUM + r" tokens")
 CONC = re.compile(r"Maximum concurrency for " + _NUM + r" tokens per request: {1,20}(?P<x>\d{1,12}(?:[.,]\d{1,6})?|inf|nan)x")
 AVAIL = (
     re.compile(r"Available KV cache memory: {1,20}" + _F + r" GiB"),
@@ -39,9 +39,8 @@ ENGINE = re.compile(r"Initializing a V1 LLM engine \(v([^)\s]{1,80})\)")
 DEAD_ENGINE = re.compile(r"vllm\.v1\.engine\.exceptions\.EngineDeadError: EngineCore encountered an issue\. See stack trace \(?above\)? for the root cause\.")
 #: The first line of the dump of a dying engine.
 DUMP = re.compile(r"(?:Dumping input data for )?V1 LLM engine \(v([^)\s]{1,80})\) with config:")
-RANK = re.compile(r"world_size=(\d{1,6}) rank=(\d{1,6}) local_rank=(-?\d{1,6}) distributed_init_method=(\S{1,200}) backend=(\w{1,20})(?:\s|$|,)")
-RANK_ASSIGNED = re.compile(r"rank (\d{1,6}) in world size (\d{1,6}) is assigned as (.{0,300})")
-RANK_PART = re.compile(r"([A-Z]{2,4}) rank (\d{1,6})(?!\d)")
+RANK = re.compile(r"world_size=(?P<world>\d{1,6}) rank=(?P<rank>\d{1,6}) local_rank=-?\d{1,6} distributed_init_method=\S{1,200} backend=\w{1,20}(?:\s|$|,)")
+RANK_ASSIGNED = re.compile(r"rank (?P<rank>\d{1,6}) in world size (?P<world>\d{1,6}) is assigned as ")
 LISTEN = re.compile(r"Starting vLLM (?:API )?server(?: \d{1,5})? on (https?://\S{1,200})")
 PORT = re.compile(r":(\d{1,5})(?:/|$)")
 #: What uvicorn prints of a port that is taken.
@@ -62,7 +61,6 @@ NCCL_VERSION = re.compile(r"vLLM is using nccl==([\d.]{1,20}\d)|NCCL version (\d
 NCCL_NETWORK = re.compile(r"NCCL INFO Using network (\S{1,60})")
 NCCL_VIA = re.compile(r"via NET/([A-Za-z]\w{0,40})")
 NCCL_HCA = re.compile(r"\[\d{1,3}\]([\w.-]{1,40}):(\d{1,3})/(\w{1,20})")
-NCCL_NO_IB = re.compile(r"NET/IB : No device found")
 PROGRESS = re.compile(r"(?:Multi-thread l|L)oading[^%|\r]{0,80}?:\s{1,8}(\d{1,3})% Completed \| (\d{1,6})/(\d{1,6})")
 CAPTURE = re.compile(r"Capturing CUDA ?[Gg]raphs?[^%|\r]{0,80}?:\s{1,8}(\d{1,3})%\|.{0,400}?\| {0,4}(\d{1,6})/(\d{1,6})")
 #: Tokens that were computed in the last seconds.
@@ -72,9 +70,6 @@ CFG = {
     "model": re.compile(r"with config: model=['\"]([^'\"]{1,400})['\"]"),
     "dtype": re.compile(r"[ ,]dtype=(?:torch\.)?(\w{1,20})[,)\s]"),
     "max_seq_len": re.compile(r"max_seq_len=(\d{1,12})[,)\s]"),
-    "tensor_parallel_size": re.compile(r"tensor_parallel_size=(\d{1,6})[,)\s]"),
-    "pipeline_parallel_size": re.compile(r"pipeline_parallel_size=(\d{1,6})[,)\s]"),
-    "data_parallel_size": re.compile(r"data_parallel_size=(\d{1,6})[,)\s]"),
     "quantization": re.compile(r"[ ,]quantization=([\w.-]{1,60})[,)\s]"),
     "enforce_eager": re.compile(r"enforce_eager=(True|False)[,)\s]"),
     "kv_cache_dtype": re.compile(r"kv_cache_dtype=(?:torch\.)?(\w{1,40})[,)\s]"),
@@ -154,15 +149,13 @@ RULES = (
     _rule("API server version ", r"vLLM API server version (?P<api_version>\S{0,79}[\w+])", "args"),
     _rule("version ", r"[▀-▟ ]{3,80}version (?P<banner_version>\d\S{0,78}[\w+])", "args"),
     _rule("█  model ", r"[▀-▟ ]{3,80}model +(?P<banner_model>\S{1,400})"),
-    _rule("Automatically detected platform", r"^Automatically detected platform (?P<platform>\w{1,20})", "args"),
+    _rule("Automatically detected platform", r"^Automatically detected platform (\w{1,20})", "args"),
     _rule("Resolved architecture: ", r"^Resolved architecture: ", "args"),
     _rule("max model len ", r"Using max model len (?P<max_model_len>\d{1,12})(?:\s|$|[.,])", "config"),
     _rule("Auto-fit max_model_len: ", r"Auto-fit max_model_len: (?:reduced from \d{1,12} to|full model context length) (?P<auto_fit>\d{1,12})"),
-    _rule("headless", r"Launching vLLM \(v(?P<headless_version>[^)]{1,80})\) (?P<headless>headless).{0,80}?with head node address "
-          r"(?P<head_address>\S{1,120}?)(?: for|\.?$)", "config"),
+    _rule("headless", r"Launching vLLM \(v(?P<headless_version>[^)]{1,80})\) (?P<headless>headless).{0,80}?with head node address \S", "config"),
     _rule("Chunked prefill is enabled", r"^Chunked prefill is enabled", "config"),
     _rule("Waiting for ", r"^Waiting for (?:init message|\d{1,5} (?:local|core)\b)", "config"),
-    _rule("DP group leader", r"DP group leader: node_rank=\d{1,6}, .{0,80}?master_addr=(?P<master_addr>[^\s,]{1,80}),"),
     _rule("Starting to load model", r"^Starting to load model", "load"),
     _rule("Loading ", r"^Loading (?:model from scratch|drafter model)\.\.\.", "load"),
     _rule("Loading ", r"^Loading (?P<drafter>drafter) model\.\.\."),

@@ -11,7 +11,6 @@ and parsed.
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -41,8 +40,6 @@ from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.patterns im
     without_digits,
 )
 
-#: Boots whose facts are kept; older ones only count as restarts.
-KEEP_BOOTS = 20
 #: Shapes are remembered until so many, or so many bytes of them, are known; a longer one never is.
 _SHAPES = 20000
 _SHAPES_BYTES = 8 * 1024 * 1024
@@ -162,15 +159,12 @@ class BootLog:
         self._shapes_bytes = 0
         self._rest = b""
         self._before = b""  # the start of the last line
-        self._bytes = 0
         self._lines = 0
-        self._boot = Boot(1)
-        self._boots: deque[Boot] = deque(maxlen=KEEP_BOOTS - 1)
+        self._boot = Boot()
         self._restarts = 0
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes of the log, cut anywhere."""
-        self._bytes += len(data)
         end = data.rfind(b"\n") + 1
         if end:
             self._take_block(self._rest + data[:end])
@@ -222,9 +216,8 @@ class BootLog:
         for piece in cap(raw).split(b"\r"):  # a progress bar overwrites itself
             for line in records(piece.decode("utf-8", "replace")) if piece else ():
                 if plan.boundary and self._boot.recognised and self._boot.begins(line):
-                    self._boots.append(self._boot)
                     self._restarts += 1
-                    self._boot = Boot(number)
+                    self._boot = Boot()
                 if plan.detail:
                     self._boot.above, above = above, line
                 self._boot.take(line, number, plan)
@@ -236,14 +229,7 @@ class BootLog:
             plan = self._plan(rest.translate(None, _DIGITS), rest)
             if plan is not None:
                 self._take_line(rest, self._lines + 1, plan, self._before)
-        last = self._boot.facts(final)
-        return {
-            **last,
-            "restarts": self._restarts,
-            "boots": [*(boot.final_facts() for boot in self._boots), last],
-            "bytes_read": self._bytes,
-            "lines_read": self._lines,
-        }
+        return {**self._boot.facts(final), "restarts": self._restarts}
 
 
 def parse(log: str | bytes, extra_classes: list[dict[str, Any]] | None = None) -> dict[str, Any]:
@@ -276,5 +262,4 @@ def with_container(facts: dict[str, Any], container: dict[str, Any]) -> dict[str
     }
     out["suspicion"] = None
     out["state"] = "served_then_failed" if served else "failed"
-    out["boots"] = [*facts.get("boots", [])[:-1], {k: v for k, v in out.items() if k not in ("boots", "container", "restarts", "bytes_read", "lines_read")}]
     return out

@@ -49,7 +49,7 @@ def reading(group: Group) -> dict[str, Any]:
         "fabric_addresses": (release.get("fabric") or {}).get("addresses") or [], "ports": list(_ports(release)), "image": image,
         "model_store": model, "model_path": model, "drafter_path": drafter, "docker_socket": group.docker_socket,
     }  # fmt: skip
-    machine = facts.node_at("/", _find)
+    machine = facts.live_node(_find)
     found = {**facts.read(machine, _find, wanted), "agent": session.read_for_preflight(machine)}
     info = look.read(group.name, str(group.config["directory"]), machine, image=image, model=model, drafter=drafter, engine=group.docker_socket)
     del info["weights"]  # as long as the list of files, and no check reads them

@@ -50,11 +50,10 @@ class Device:
 
 @dataclass(frozen=True)
 class Claim:
-    """The configuration of one interface in a file."""
+    """The addresses of one interface in a file."""
 
     interface: str
     addresses: tuple[str, ...] = ()
-    mtu: int | None = None
 
 
 @dataclass(frozen=True)
@@ -79,9 +78,7 @@ class ConfigFile:
             "parsed": self.error is None,
             "error": self.error,
             "interfaces": [claim.interface for claim in self.claims],
-            "other_interfaces": list(self.others),
             "addresses": {claim.interface: list(claim.addresses) for claim in self.claims},
-            "mtu": {claim.interface: claim.mtu for claim in self.claims if claim.mtu is not None},
         }
 
 
@@ -163,14 +160,9 @@ def _read_netplan(path: str, text: str, devices: Sequence[Device], live: Sequenc
             matched = [d for d in (*devices, *live) if section in ("ethernets", "nm-devices") and _matches(key, body, d)]
             by_name = [d for d in (*devices, *live) if d.name in members or (section in ("bonds", "bridges", "vlans") and d.name == key)]
             claimed = matched or by_name
-            claims += [_claim(device.name, body) for device in claimed if device in devices]
+            claims += [Claim(device.name, _strings(body.get("addresses"))) for device in claimed if device in devices]
             others += [device.name for device in claimed if device not in devices] or ([] if claimed else [str(key)])
     return ConfigFile(path, "netplan", own, writer, None, tuple(claims), tuple(dict.fromkeys(others)), str(network.get("renderer") or "") or None)
-
-
-def _claim(name: str, body: Mapping[str, Any]) -> Claim:
-    mtu = str(body.get("mtu", ""))
-    return Claim(name, _strings(body.get("addresses")), int(mtu) if mtu.isdigit() else None)
 
 
 # --- NetworkManager and networkd -------------------------------------------------------------------------------------------------
@@ -193,9 +185,8 @@ def _read_ini(path: str, text: str, devices: Sequence[Device]) -> ConfigFile:
     names = re.split(r"[\s,;]+", " ".join(values("connection.interface-name", "match.interface-name", "Match.Name")))
     macs = " ".join(values("ethernet.mac-address", "Match.MACAddress", "Match.PermanentMACAddress")).lower().split()
     addresses = tuple(value.split(",")[0] for value in values("ipv4.address", "Network.Address", "Address.Address"))
-    mtu = next(iter(values("ethernet.mtu", "Link.MTUBytes")), "")
     claims = [
-        Claim(device.name, addresses, int(mtu) if mtu.isdigit() and mtu != "0" else None)
+        Claim(device.name, addresses)
         for device in devices
         if any(fnmatch.fnmatchcase(device.name, name) for name in names) or (device.mac or "none").lower() in macs
     ]

@@ -342,8 +342,7 @@ def _unreadable(fabric: Fabric) -> Iterator[Problem]:
         text = capture.commands.get(name, "").strip()
         if name not in capture.commands or (text and not text.endswith("]")) or (name == "ip-addr" and not fabric.node.links):
             why = f"is not understood (starts with {text[:60]!r})" if name in capture.commands else "is missing"
-            remedy = f"Install iproute2 and run as root; in a captured tree record it as cmd/{name}.json."
-            yield Problem("unreadable", f"`{' '.join(COMMANDS[name])}` {why}, so {what} cannot be read.", remedy)
+            yield Problem("unreadable", f"`{' '.join(COMMANDS[name])}` {why}, so {what} cannot be read.", "Install iproute2 and run as root.")
     if capture.unreadable:
         shown = ", ".join(f"/{path} ({why})" for path, why in capture.unreadable.items())
         yield Problem("unreadable", f"Could not read {shown}.", "Run as root (`become: true`).")

@@ -156,7 +156,7 @@ RULES: dict[str, Rule] = {
 # Mappings -> the keys that they may have; other keys have no effect.
 KEYS: dict[str, tuple[str, ...]] = {
     "vllm_tp2_healthcheck": ("disable", "interval", "retries", "start_interval", "start_period", "test", "timeout"),
-    "validate_memory": ("total_kib", "available_kib", "free_kib"),
+    "validate_memory": ("total_kib", "available_kib"),
     "vllm_tp2_phase_seconds": (*(stage for stage in STAGES if stage != "ready"), "total"),
 }
 

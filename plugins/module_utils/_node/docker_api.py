@@ -173,23 +173,19 @@ def logs(container: str, since_ns: int = 0, socket_path: str = DEFAULT_SOCKET, t
 
 # --- Parse the log and the state of a container as the Docker Engine sends them.
 
-_STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d) ?")
+_STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z ?")
 #: A record may be this much older than the one before it: the engine reads and stamps the two streams of a container independently.
 OUT_OF_ORDER_NS = 2 * 10**9
 RECORD_BYTES = 1 << 20
 
 
 def stamp_to_ns(text: bytes | str) -> int:
-    """Return the nanoseconds since the epoch of an RFC 3339 time, as Docker prints it; 0 if the text is not one."""
+    """Return the nanoseconds since the epoch of an RFC 3339 time in UTC, as Docker prints it; 0 if the text is not one."""
     raw = text.encode() if isinstance(text, str) else text
     match = _STAMP.match(raw)
     if not match:
         return 0
     seconds = calendar.timegm(time.strptime(match.group(1).decode(), "%Y-%m-%dT%H:%M:%S"))
-    zone = match.group(3).decode()
-    if zone != "Z":
-        offset = int(zone[1:3]) * 3600 + int(zone[4:6]) * 60
-        seconds += offset if zone[0] == "-" else -offset
     fraction = (match.group(2) or b"").decode().ljust(9, "0")
     return seconds * 10**9 + int(fraction)
 
@@ -209,39 +205,26 @@ class LogRecord(NamedTuple):
     text: bytes
 
 
-def log_records(pieces: Iterable[bytes], partial: bool = True) -> Iterator[LogRecord]:
+def log_records(pieces: Iterable[bytes]) -> Iterator[LogRecord]:
     """Parse a log as the engine sends it with timestamps: frames of 8 bytes (stream, 3 zeros, big-endian length) and one record each.
 
-    A container with a terminal has no frames, but lines. There, `partial` decides whether a last line without its end is a record.
-    A frame that is not complete is left out. Raises DockerError for a frame longer than RECORD_BYTES: the engine ends each at 16 KiB.
+    A frame that is not complete is left out. Raises DockerError for a frame longer than RECORD_BYTES: the engine ends each at 16 KiB, and sends no frames
+    for a container with a terminal, which no release asks for.
     """
     buffer = bytearray()
-    framed: bool | None = None
     for piece in pieces:
         buffer += piece
-        if framed is None:
-            if len(buffer) < 8:
-                continue
-            framed = buffer[0] in (0, 1, 2) and buffer[1:4] == b"\0\0\0"
         position = 0
-        while True:
-            if framed:
-                size = int.from_bytes(buffer[position + 4 : position + 8], "big")
-                if size > RECORD_BYTES:
-                    raise DockerError(f"The Docker Engine sends a log record of {size} bytes, more than {RECORD_BYTES}. Check what listens on its socket.")
-                end = position + 8 + size
-                if len(buffer) < position + 8 or len(buffer) < end:
-                    break
-                yield _record(bytes(buffer[position + 8 : end]))
-            else:
-                end = buffer.find(b"\n", position) + 1 or (position + RECORD_BYTES if len(buffer) - position >= RECORD_BYTES else 0)
-                if not end:
-                    break
-                yield _record(bytes(buffer[position:end]))
+        while len(buffer) >= position + 8:
+            size = int.from_bytes(buffer[position + 4 : position + 8], "big")
+            if size > RECORD_BYTES:
+                raise DockerError(f"The Docker Engine sends a log record of {size} bytes, more than {RECORD_BYTES}. Check what listens on its socket.")
+            end = position + 8 + size
+            if len(buffer) < end:
+                break
+            yield _record(bytes(buffer[position + 8 : end]))
             position = end
         del buffer[:position]
-    if buffer and partial and framed is False:
-        yield _record(bytes(buffer))
 
 
 def _record(raw: bytes) -> LogRecord:
@@ -277,7 +260,7 @@ class LogReader:
         out: list[bytes] = []
         size = 0
         times = array("q")  # 8 bytes a record: a backlog has millions. Of all records consumed since self.since
-        for number, record in enumerate(log_records(pieces, partial=False)):
+        for number, record in enumerate(log_records(pieces)):
             if number >= self.count:
                 if size >= limit:
                     break

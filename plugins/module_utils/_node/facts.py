@@ -5,7 +5,6 @@
 
 Reads only. `read()` returns what the module preflight_info documents, but for `agent` (_pair/session.py).
 Sizes are GiB (`_gib`) or bytes, times seconds since the epoch.
-A captured tree has recorded answers below cmd/: the file names are in RECORDED.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ from typing import Any, Callable
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log import catalogue
 from ansible_collections.gb10.cluster.plugins.module_utils._boot_log.catalogue import KERNEL_KINDS
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
-from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import SECONDS, loads, run_command
-from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import HostError, Node, Runner, no_commands
+from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import SECONDS, run_command
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import HostError, Node, Runner
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric import problems as roce_facts
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import Capture, capture_of, find_ssh_connection
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.netplan import foreign_config
 from ansible_collections.gb10.cluster.plugins.module_utils._fabric.rails import DesiredState
-from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api, memory, parse, transfer, tuning
+from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api, images, memory, parse, transfer, tuning
 
 Record = dict[str, Any]
 
 GIB = 1 << 30
 COPY_PROGRAMS = tuple(dict.fromkeys((*transfer.FETCHES, *transfer.SERVES)))  # each rank can be either end
 GRACE = 5.0  # seconds for a program that timeout(1) has ended
-# name below cmd/ of a captured tree -> the command that prints it on a live node
-RECORDED: dict[str, list[str]] = {
+# the name by which command() runs it -> the command
+COMMANDS: dict[str, list[str]] = {
     "nvidia-smi.txt": ["timeout", "20", "nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
     "modinfo-nvidia.txt": ["modinfo", "-F", "version", "nvidia"],
     "fwupdmgr.json": ["timeout", "30", "fwupdmgr", "get-devices", "--json"],
@@ -68,17 +67,14 @@ def live_runner(find: Callable[[str], str | None]) -> Runner:
     return run
 
 
-def node_at(root: str, find: Callable[[str], str | None]) -> Node:
-    """Return the live node, or a captured tree, which runs no command."""
-    return Node(root, live_runner(find) if root == "/" else no_commands)
+def live_node(find: Callable[[str], str | None]) -> Node:
+    """Return this node."""
+    return Node("/", live_runner(find))
 
 
 def command(node: Node, name: str) -> tuple[int, str]:
-    """Return (rc, output) of a command: recorded in a captured tree (rc 0), else run. rc 127: not installed."""
-    recorded = node.read(f"/cmd/{name}")
-    if recorded is not None:
-        return 0, recorded
-    rc, out, err = node.run(RECORDED[name])
+    """Return (rc, output) of a command. rc 127: not installed."""
+    rc, out, err = node.run(COMMANDS[name])
     return rc, out if out.strip() else err
 
 
@@ -164,55 +160,30 @@ def firmware(node: Node, capture: Capture, vendor: bool) -> dict[str, str]:
     return found
 
 
-def _api(node: Node, name: str, path: str, query: dict[str, str] | None, socket_path: str) -> Any:
-    """Return one answer of the Docker Engine, or its recording. Raises DockerError."""
-    if node.root != "/":
-        text = node.read(f"/cmd/{name}.json")
-        if text is None:
-            raise docker_api.DockerError("no recording", 404)
-        return loads(text)
-    return docker_api.parsed(docker_api.get(path, query, socket_path), socket_path)
-
-
 def docker(node: Node, socket_path: str, image: str) -> tuple[Record, list[Record]]:
     """Return the engine and its containers."""
     engine: Record = {"version": "", "driver": "", "image_store": "", "root": "/var/lib/docker", "error": "", "installed": True, "image_present": None}
     engine.update(cgroup_driver="", cdi=bool(node.glob("/etc/cdi/*") or node.glob("/run/cdi/*")))
     containers: list[Record] = []
-    if node.root == "/" and not node.exists(socket_path):
+    if not node.exists(socket_path):
         installed = any(node.exists(path) for path in ("/usr/bin/dockerd", "/usr/sbin/dockerd", "/usr/local/bin/dockerd"))
         engine.update(installed=installed, error=f"the socket {socket_path} of the Docker Engine does not exist")
         return engine, containers
     try:
-        info = _api(node, "docker-info", "/info", None, socket_path)
-        engine.update(parse.engine_facts(info))
-        listed = _api(node, "docker-containers", "/containers/json", {"all": "1"}, socket_path)
-        for entry in listed:
-            details: Mapping[str, Any] = {}
-            if entry.get("State") in ("running", "restarting", "paused") or parse.is_vllm(entry):
-                try:
-                    details = _api(node, f"docker-inspect-{entry['Id']}", f"/containers/{entry['Id']}/json", None, socket_path)
-                except docker_api.DockerError:  # it was removed after the list
-                    details = {}
-            containers.append(parse.container_facts(entry, details))
-    except (docker_api.DockerError, ValueError, KeyError, TypeError, AttributeError) as error:
+        engine.update(parse.engine_facts(docker_api.parsed(docker_api.get("/info", None, socket_path), socket_path)))
+        for entry in docker_api.list_containers([], socket_path):
+            asked = entry.get("State") in ("running", "restarting", "paused") or parse.is_vllm(entry)
+            details = docker_api.inspect(entry["Id"], socket_path) if asked else None  # None too if it was removed after the list
+            containers.append(parse.container_facts(entry, details or {}))
+        if image:
+            engine["image_present"] = images.inspect_image(image, socket_path) is not None
+    except (docker_api.DockerError, KeyError, TypeError, AttributeError) as error:
         engine["error"] = str(error)
-        engine["installed"] = not (node.root != "/" and str(error) == "no recording")
-        return engine, containers
-    if image:
-        try:
-            _api(node, "docker-image", f"/images/{image}/json", None, socket_path)
-            engine["image_present"] = True
-        except (docker_api.DockerError, ValueError):
-            engine["image_present"] = False
     return engine, containers
 
 
-def disk(node: Node, path: str) -> Record | None:
+def disk(path: str) -> Record | None:
     """Return size and free space of the file system of `path`, or of its first existing parent."""
-    if node.root != "/":
-        recorded = parse.json_object(node.read("/cmd/disks.json") or "").get(path)
-        return {**recorded, "path": path} if isinstance(recorded, dict) and recorded else None
     here = path
     while here not in ("/", "") and not os.path.exists(here):
         here = os.path.dirname(here)
@@ -261,17 +232,14 @@ def memlock(node: Node) -> Record:
 
 def read(node: Node, find: Callable[[str], str | None], options: Mapping[str, Any]) -> Record:
     """Return the facts of one node. `options` as the module takes them, `find` returns the path of a program."""
-    capture = capture_of(node.root, run_command, find)
-    found = gather(node, capture, find_ssh_connection(capture), foreign_config(capture), options)
+    capture = capture_of("/", run_command, find)
+    found = gather(node, capture, find_ssh_connection(), foreign_config(capture), options)
     return {**found, "reboot_reasons": parse.reboot_reasons(found)}
 
 
 def gather(node: Node, capture: Capture, ssh: str | None, foreign: Sequence[Record], options: Mapping[str, Any]) -> Record:
     """Return the facts of one node, but for the reasons of a reboot."""
-    now = time.time()
-    if node.root != "/":
-        now = float((node.read("/cmd/time.txt") or "0").strip() or 0)
-    gpu = driver(node)
+    now, gpu = time.time(), driver(node)
     what = machine(node, gpu["gpus"])
     container, kernel = memory.container_reason(node), memory.read_kernel(node)
     try:
@@ -281,7 +249,7 @@ def gather(node: Node, capture: Capture, ssh: str | None, foreign: Sequence[Reco
     rails = fabric(capture, options["fabric_addresses"], ssh, foreign, node)
     engine, containers = docker(node, options["docker_socket"], options["image"])
     paths = list(dict.fromkeys(path for path in (engine["root"], options["model_store"]) if path))
-    vendor = what["gb10"] or node.root != "/"  # commands that only a GB10 needs, or their recordings
+    vendor = what["gb10"]  # commands that only a GB10 needs
     log_rc, log = command(node, "dmesg.txt") if vendor and not container else (127, "")
     ota_rc, ota = command(node, "ota-check.json") if vendor else (127, "")
     return {
@@ -298,8 +266,7 @@ def gather(node: Node, capture: Capture, ssh: str | None, foreign: Sequence[Reco
         },
         "dgx": parse.dgx_release(node.read("/etc/dgx-release")),
         "driver": gpu,
-        # A captured tree has no programs.
-        "copy_missing": [name for name in COPY_PROGRAMS if node.exists("/usr/bin") and not any(node.exists(f"/usr/{at}/{name}") for at in ("bin", "sbin"))],
+        "copy_missing": [name for name in COPY_PROGRAMS if not any(node.exists(f"/usr/{at}/{name}") for at in ("bin", "sbin"))],
         "broken_packages": parse.broken_packages(node.read("/var/lib/dpkg/status")),
         "ota_check": parse.json_object(ota) if ota_rc == 0 else {},
         "firmware": firmware(node, capture, vendor),
@@ -308,7 +275,7 @@ def gather(node: Node, capture: Capture, ssh: str | None, foreign: Sequence[Reco
         "exposure": exposure(node, [str(rail["netdev"]) for rail in rails["rails"]]),
         "docker": engine,
         "containers": containers,
-        "disks": [entry for entry in (disk(node, path) for path in paths) if entry],
+        "disks": [entry for entry in map(disk, paths) if entry],
         "model": {"path": options["model_path"], "present_gib": round(sum(present_gib(node, options[key]) for key in ("model_path", "drafter_path")), 2)},
         "listening": listening(node, options["ports"], containers),
         "memlock": memlock(node),

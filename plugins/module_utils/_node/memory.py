@@ -8,9 +8,10 @@ Sizes are KiB (`_kb`) as in /proc/meminfo, or GiB as floats (`_gib`). Utilizatio
 The cost of a floor (mm/page_alloc.c, `__setup_per_zone_wmarks` and `si_mem_available`):
   gap = max(min / 4, managed * watermark_scale_factor / 10000); low = min + gap; high = low + gap
   MemAvailable = MemFree - sum(high + lowmem reserve) + pagecache - min(pagecache / 2, low) + slab - min(slab / 2, low)
+Each zone has its share of the floor by its `managed` pages, so the sums are those of one zone of MemTotal. (Only a zone Movable has another rule; a GB10 has
+none.) The lowmem reserve does not depend on the floor.
 So `vm.min_free_kbytes` costs about 1.5 times its value, and up to twice its low watermark more if the page cache is small.
-After fragmentation a zone holds back up to `watermark_boost_factor / 10000` of its high watermark more. /proc/zoneinfo prints min, low and high
-with this boost. The sum in MemAvailable is without it, except for `low`.
+After fragmentation a zone holds back up to `watermark_boost_factor / 10000` of its high watermark more.
 """
 
 from __future__ import annotations
@@ -35,22 +36,6 @@ FEW_LARGE_BLOCKS = 8
 LARGE_BLOCK_KB = 4096
 # Threshold of the field reports: below it the driver gets no memory from the page cache in time.
 LOW_FREE_KB = 8 * GIB_KB
-
-
-class Zone(NamedTuple):
-    """One zone of /proc/zoneinfo. Everything in KiB; `reserve` is the largest entry of its protection list.
-
-    As the kernel prints them, min, low and high contain the boost.
-    """
-
-    node: int
-    name: str
-    managed_kb: int
-    min_kb: int
-    low_kb: int
-    high_kb: int
-    boost_kb: int
-    reserve_kb: int
 
 
 class Buddy(NamedTuple):
@@ -91,21 +76,6 @@ def parse_meminfo(text: str | None) -> dict[str, int]:
     return found
 
 
-def parse_zoneinfo(text: str | None, page_kb: int) -> list[Zone]:
-    """Return the zones that hold pages; `page_kb` is the page size in KiB."""
-    zones: list[Zone] = []
-    for block in re.split(r"(?m)^(?=Node \d+, zone)", text or ""):
-        head = re.match(r"Node (\d+), zone\s+(\S+)", block)
-        found = reversed(re.findall(r"(?m)^ +(min|low|high|boost|managed) +(\d+)$", block))  # the first of a name counts
-        kb = {name: int(pages) * page_kb for name, pages in found}
-        protection = re.search(r"protection: \(([\d, ]*)\)", block)
-        reserve = max((int(pages) for pages in re.findall(r"\d+", protection.group(1))), default=0) if protection else 0
-        if head and kb.get("managed"):
-            least, low, high, boost = (kb.get(name, 0) for name in ("min", "low", "high", "boost"))
-            zones.append(Zone(int(head.group(1)), head.group(2), kb["managed"], least, low, high, boost, reserve * page_kb))
-    return zones
-
-
 def parse_buddyinfo(text: str | None) -> list[Buddy]:
     """Return the rows of /proc/buddyinfo."""
     rows = re.findall(r"(?m)^Node (\d+), zone +(\S+)((?: +\d+)+) *$", text or "")
@@ -118,33 +88,16 @@ def parse_swaps(text: str | None) -> list[Swap]:
     return [Swap(device.replace("\\040", " "), kind, int(size), int(used)) for device, kind, size, used in rows]
 
 
-def watermarks(zones: Sequence[Zone], min_free_kb: int, scale_factor: int) -> list[Zone]:
-    """Return the zones with the watermarks that the kernel would set for a floor, without a boost."""
-    counted = sum(zone.managed_kb for zone in zones if zone.name != "Movable") or 1
-    planned: list[Zone] = []
-    for zone in zones:
-        share = min_free_kb * zone.managed_kb // counted
-        gap = max(share // 4, zone.managed_kb * scale_factor // 10000)
-        low_share = min(512, zone.managed_kb // 1024) if zone.name == "Movable" else share
-        planned.append(zone._replace(min_kb=low_share, low_kb=low_share + gap, high_kb=low_share + 2 * gap, boost_kb=0))
-    return planned
+def _held_back_kb(meminfo: Mapping[str, int], floor: int, scale_factor: int) -> int:
+    """Return what MemAvailable is without for a floor: the high watermarks, and what page cache and slab cannot give away."""
+    gap = max(floor // 4, meminfo.get("MemTotal", 0) * scale_factor // 10000)
+    cache, low = meminfo.get("Active(file)", 0) + meminfo.get("Inactive(file)", 0), floor + gap
+    return low + gap + min(cache // 2, low) + min(meminfo.get("KReclaimable", 0) // 2, low)
 
 
-def available_kb(meminfo: Mapping[str, int], zones: Sequence[Zone]) -> int:
-    """Return MemAvailable as the kernel calculates it from these zones' watermarks."""
-    reserve = sum(min(zone.managed_kb, max(0, zone.high_kb - zone.boost_kb) + zone.reserve_kb) for zone in zones)
-    low = sum(zone.low_kb for zone in zones)
-    cache = meminfo.get("Active(file)", 0) + meminfo.get("Inactive(file)", 0)
-    slab = meminfo.get("KReclaimable", 0)
-    available = meminfo.get("MemFree", 0) - reserve
-    available += cache - min(cache // 2, low)
-    available += slab - min(slab // 2, low)
-    return max(0, available)
-
-
-def floor_cost_kb(meminfo: Mapping[str, int], zones: Sequence[Zone], now: int, then: int, scale_factor: int) -> int:
+def floor_cost_kb(meminfo: Mapping[str, int], now: int, then: int, scale_factor: int) -> int:
     """Return what MemAvailable loses (negative: gains) if min_free_kbytes changes from `now` to `then`."""
-    return available_kb(meminfo, watermarks(zones, now, scale_factor)) - available_kb(meminfo, watermarks(zones, then, scale_factor))
+    return _held_back_kb(meminfo, then, scale_factor) - _held_back_kb(meminfo, now, scale_factor)
 
 
 def highest_utilization(free_kb: int, total_kb: int) -> float:
@@ -332,7 +285,6 @@ class Facts(NamedTuple):
 
     meminfo: dict[str, int]
     page_kb: int
-    zones: list[Zone]
     buddies: list[Buddy]
     swaps: list[Swap]
     vm: dict[str, int]
@@ -381,7 +333,6 @@ def gather(node: Node) -> Facts:
     return Facts(
         meminfo,
         page_kb,
-        parse_zoneinfo(node.read("/proc/zoneinfo"), page_kb),
         parse_buddyinfo(node.read("/proc/buddyinfo")),
         parse_swaps(node.read("/proc/swaps")),
         {key: int(text) for key, text in vm.items() if text.isdigit()},

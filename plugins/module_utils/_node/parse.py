@@ -191,21 +191,6 @@ def container_facts(entry: Mapping[str, Any], details: Mapping[str, Any]) -> Rec
     }
 
 
-def listening_sockets(text: str | None) -> list[Record]:
-    """Return [{port, address, inode}] of the listening rows (state 0A) of /proc/net/tcp or tcp6; the address as text, * for any."""
-    found = []
-    for line in (text or "").splitlines()[1:]:
-        words = line.split()
-        if len(words) < 10 or words[3] != "0A":
-            continue
-        address, _colon, port = words[1].rpartition(":")
-        shown = "*"
-        if set(address) != {"0"}:
-            shown = ".".join(str(int(address[at : at + 2], 16)) for at in (6, 4, 2, 0)) if len(address) == 8 else "an IPv6 address"
-        found.append({"port": int(port, 16), "address": shown, "inode": words[9]})
-    return found
-
-
 def container_of(cgroup: str, ids: Mapping[str, str]) -> str:
     """Return the name of the container of a /proc/PID/cgroup; empty if there is none."""
     return next((ids[each] for each in re.findall(r"[0-9a-f]{64}", cgroup) if each in ids), "")

@@ -287,7 +287,7 @@ class MemoryPolicy:
         first = int(recorded.get("vm.min_free_kbytes", now))
         values, reason = self.desired(first)
         then = int(values.get("vm.min_free_kbytes", now))
-        move = memory.floor_cost_kb(facts.meminfo, facts.zones, now, then, scale)
+        move = memory.floor_cost_kb(facts.meminfo, now, then, scale)
         ttl, phrase = self.thrashing()
         text, watchdog_due = self.plan_watchdog()
         ttl_text = f"{settings.SYSCTL_HEADER}\nw {TTL} - - - - {ttl[TTL]}\n" if ttl else None
@@ -306,7 +306,7 @@ class MemoryPolicy:
             self.set_watchdog(text)
         kho = self.set_kho(boot, bool(self.params["kho_off"]))
 
-        cost = memory.gib(memory.floor_cost_kb(facts.meminfo, facts.zones, first, then, scale))
+        cost = memory.gib(memory.floor_cost_kb(facts.meminfo, first, then, scale))
         watched = f"; the watchdog resets a frozen node after {self.params['watchdog_seconds']} s" if text else ""
         shown = "vm.min_free_kbytes is left as it is"
         if reason:
@@ -330,8 +330,8 @@ class MemoryPolicy:
             meminfo, swaps, move_kb = memory.parse_meminfo(self.node.read("/proc/meminfo")), self.swaps(), 0
         held = memory.unaccounted_kb(meminfo) if self.facts.gpu_users else 0
         total = meminfo.get("MemTotal", 0)
-        available = memory.highest_utilization(meminfo.get("MemAvailable", 0) - move_kb + held, total)
-        free = memory.highest_utilization(meminfo.get("MemFree", 0) + held, total)
+        # Also of images that read MemFree: the agent drops the page cache before the start.
+        highest = memory.highest_utilization(meminfo.get("MemAvailable", 0) - move_kb + held, total)
         state = "on again" if swap_again else "off"
         if swaps and not self.swap_off_wanted:
             state = f"on ({memory.gib(sum(entry.size_kb for entry in swaps))} GiB)"
@@ -339,8 +339,8 @@ class MemoryPolicy:
         units = {**self.settings.read_units([EARLYOOM, OOMD[0]]), **self.settings.units}
         daemons = [f"{name.partition('.')[0]} {'runs' if units[name].active else 'is stopped'}" for name in (EARLYOOM, OOMD[0]) if name in units]
         return (
-            f"vLLM from PR 35356 on (MemAvailable) starts up to gpu_memory_utilization {available:.2f}, "
-            f"older images (MemFree) up to {free:.2f}{when}; swap is {state}; {', '.join(daemons) or 'no out-of-memory daemon is installed'}"
+            f"vLLM starts up to gpu_memory_utilization {highest:.2f}{when}; swap is {state}; "
+            f"{', '.join(daemons) or 'no out-of-memory daemon is installed'}"
         )
 
     def result(self, shown: list[str], packages: list[str]) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from ansible_collections.gb10.cluster.plugins.module_utils._core import bounded
-from ansible_collections.gb10.cluster.plugins.module_utils._core.bounded import loads
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import Node
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import protocol
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.protocol import CONNECT, USER, RankError, RankLost
@@ -139,25 +138,13 @@ def sshd_problems_of(node: Node, host: str, address: str, rc: int, text: str) ->
 
 
 # --- What preflight judges of this node's agent: whether it answers, and the head's path to the workers.
-# Reads only. A captured tree has recorded answers below cmd/: agent-peers.json (head) or agent-hello.json (worker), and sshd.txt.
+# Reads only.
 
 Record = dict[str, Any]
 Call = Callable[..., Record]
 
 HELLO_SECONDS = 5.0
 PEERS_SECONDS = 20.0  # more than the agent gives its workers
-
-
-def recorded_call(node: Node) -> Call:
-    """Return a function that reads a verb's result from a captured tree."""
-
-    def call(verb: str, **_options: Any) -> Record:
-        text = node.read(f"/cmd/agent-{verb}.json")
-        if text is None:
-            raise protocol.AgentMissing("no recording")
-        return dict(loads(text))
-
-    return call
 
 
 def head_address(text: str) -> str:
@@ -174,9 +161,7 @@ def sshd_problems_here(node: Node, head: str) -> list[str]:
     address = head_address(node.read(protocol.AUTHORIZED) or "")
     if not address:
         return []
-    recorded = node.read("/cmd/sshd.txt")
-    rc, text = (0, recorded) if recorded is not None else sshd_output(node, protocol.USER, head, address)
-    return sshd_problems_of(node, head, address, rc, text)
+    return sshd_problems_of(node, head, address, *sshd_output(node, protocol.USER, head, address))
 
 
 def read_for_preflight(node: Node, call: Call | None = None) -> Record:
@@ -191,7 +176,7 @@ def read_for_preflight(node: Node, call: Call | None = None) -> Record:
     found: Record = {
         "installed": True, "group": group, "rank": rank, "active": True, "error": "", "peers": [], "sshd_problems": [],
     }  # fmt: skip
-    call = call or (protocol.call if node.root == "/" else recorded_call(node))
+    call = call or protocol.call
     try:
         if rank:
             call("hello", timeout=HELLO_SECONDS)

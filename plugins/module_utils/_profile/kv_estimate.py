@@ -24,8 +24,8 @@ from ansible_collections.gb10.cluster.plugins.module_utils._profile.values impor
 
 GIB = 2**30
 KIB_PER_GIB = 2**20
-# vLLM's default: 0.9 up to 0.19, 0.92 from 0.20 on.
-DEFAULT_UTILIZATION = {True: 0.92, False: 0.9, None: 0.92}
+# vLLM's default: 0.9 up to 0.19, 0.92 from 0.20 on. (The versions 0.0 and 0.1 are those of forks.)
+DEFAULT_UTILIZATION, OLD_DEFAULT, OLD = 0.92, 0.9, re.compile(r"v?0\.(?:[2-9]|1\d)\.\d")
 # If the reserve was measured with other values of these, the error grows by so many percent points.
 UNCERTAIN = {
     "max-num-seqs": 4.0,
@@ -51,7 +51,9 @@ class PlanError(ValueError):
 def utilization_of(args: Mapping[str, Any], version: str | None = None) -> float:
     """Return gpu_memory_utilization as a fraction, or vLLM's default for the version."""
     value = args.get("gpu-memory-utilization")
-    return DEFAULT_UTILIZATION[checks_memavailable(version)] if value in (None, False) else float(value)  # false leaves the flag out
+    if value in (None, False):  # false leaves the flag out
+        return OLD_DEFAULT if OLD.match(version or "") else DEFAULT_UTILIZATION
+    return float(value)
 
 
 def pinned_gib(args: Mapping[str, Any]) -> float | None:
@@ -61,15 +63,6 @@ def pinned_gib(args: Mapping[str, Any]) -> float | None:
         if size:
             return size / GIB
     return None
-
-
-def checks_memavailable(version: str | None) -> bool | None:
-    """Tell which figure vLLM's start check reads on an integrated GPU: True MemAvailable, False MemFree, None unknown (a fork)."""
-    match = re.match(r"v?(\d+)\.(\d+)\.(\d+)", version or "")
-    if not match or (match.group(1), match.group(2)) in (("0", "0"), ("0", "1")):
-        return None
-    # vLLM pull request 35356 was merged on 2026-04-13, between 0.19 and 0.20.
-    return tuple(int(n) for n in match.groups()) >= (0, 20, 0)
 
 
 def _kib(entry: Mapping[str, Any], name: str, host: str) -> float | None:
@@ -82,14 +75,14 @@ def _kib(entry: Mapping[str, Any], name: str, host: str) -> float | None:
 
 
 def _memory(entry: Mapping[str, Any], number: int, on_gpu: bool) -> dict[str, Any]:
-    """Read one rank's figures, in KiB.
+    """Read one rank's figures, in KiB. Page cache counts as available: the agent drops it before the start, also for the images that read MemFree.
 
     An engine `on_gpu` uses the GPU's own memory if there is one. What the old engine holds of it is free after the stop.
     """
     host = str(entry.get("host") or f"rank {number}")
     own = on_gpu and bool(entry.get("gpu_total_kib"))
     held = _kib(entry, "gpu_engine", host) if own else None
-    total, available, free = (_kib(entry, key, host) for key in (("gpu_total", "gpu_free", "gpu_free") if own else ("total", "available", "free")))
+    total, available = (_kib(entry, key, host) for key in (("gpu_total", "gpu_free") if own else ("total", "available")))
     if not total:
         raise PlanError(f"total_kib of {host} is missing, expected MemTotal in KiB")
     return {
@@ -99,7 +92,6 @@ def _memory(entry: Mapping[str, Any], number: int, on_gpu: bool) -> dict[str, An
         "memory": GPU_MEMORY if own else "memory",
         "total_gib": total / KIB_PER_GIB,
         "available_gib": None if available is None else (available + (held or 0)) / KIB_PER_GIB,
-        "free_gib": None if free is None else (free + (held or 0)) / KIB_PER_GIB,
     }
 
 
@@ -138,7 +130,6 @@ class _Figures:
     weights: float | None  # GiB
     reserve: float | None  # GiB
     bytes: float | None  # a token and rank
-    memavailable: bool | None  # see checks_memavailable
     limit: float  # highest utilization to propose
     check_skipped: bool
 
@@ -156,16 +147,13 @@ def _rank_plan(memory: dict[str, Any], figures: _Figures) -> dict[str, Any]:
     available = figures.pinned
     if available is None and figures.weights is not None and figures.reserve is not None:
         available = budget - figures.weights - figures.reserve
-    free = memory["free_gib"] if figures.memavailable is False else memory["available_gib"]
-    start = "unknown"
+    free, start = memory["available_gib"], "unknown"
     if figures.check_skipped:
         start = "skipped"
     elif memory["engine_running"]:
         start = "later"
     elif free is not None:
         start = "ok" if free >= budget else "refused"
-        if start == "ok" and figures.memavailable is None and memory["free_gib"] is not None and memory["free_gib"] < budget:
-            start = "ok if the image reads MemAvailable"
     return {
         **memory,
         "budget_gib": budget,
@@ -207,12 +195,11 @@ def _pool_remedy(result: Mapping[str, Any], figures: _Figures, gate: Mapping[str
         return f"set gpu-memory-utilization to {utilization:.2f}"
     if lowest < 1000:
         return "use a smaller model, a smaller quantization or more nodes"
-    context = gate["context"]
-    bounds = {"gate.effective_tokens.min": gate["effective_tokens"]["min"], "gate.concurrency.min": gate["concurrency"]["min"]}
-    limits = {"gate.effective_tokens.min": f"{lowest}", "gate.concurrency.min": f"{math.floor(lowest / context * 100) / 100:.2f}" if context else ""}
-    lower = [f"{key} to {limits[key]}" for key, bound in bounds.items() if bound is not None and limits[key] and bound > float(limits[key])]
-    change = [f"set max-model-len to {lowest} or less"] if context is not None and lowest < context else []
-    return " and ".join([*change, *([f"lower {' and '.join(lower)}"] if lower else [])])
+    context, bounds = gate["context"] or 0, {key: gate[key]["min"] or 0 for key in ("effective_tokens", "concurrency")}
+    change = [f"set max-model-len to {lowest} or less"] if lowest < context else []
+    change += [f"lower gate.effective_tokens.min to {lowest}"] if lowest < bounds["effective_tokens"] else []
+    change += [f"lower gate.concurrency.min to {math.floor(lowest / context * 100) / 100:.2f}"] if context and lowest < bounds["concurrency"] * context else []
+    return " and ".join(change)
 
 
 def _figures(profile: Mapping[str, Any], size: int, version: str | None, comparable: bool) -> _Figures:
@@ -223,7 +210,6 @@ def _figures(profile: Mapping[str, Any], size: int, version: str | None, compara
         weights=values.weights_gib(profile, size) if comparable else None,
         reserve=plan["reserve_gib"] if comparable else None,
         bytes=plan["kv_bytes_per_token"],
-        memavailable=checks_memavailable(version),
         limit=host_memory.PRACTICAL if plan["utilization_limit"] is None else plan["utilization_limit"],
         check_skipped=profile["env"].get("VLLM_SKIP_INIT_MEMORY_CHECK") == "1" or profile["container"]["gpus"] == "none",
     )
@@ -266,10 +252,10 @@ def make_plan(
     """Return the estimate of a boot, and whether it can pass.
 
     :param profile: a resolved profile.
-    :param ranks: one mapping a rank: ``rank``, ``host``, ``total_kib``, ``available_kib``, ``free_kib``,
+    :param ranks: one mapping a rank: ``rank``, ``host``, ``total_kib``, ``available_kib``,
         ``engine_running`` (true while this group's old engine still holds its memory). ``gpu_total_kib``, ``gpu_free_kib`` and ``gpu_engine_kib`` (what
         the old engine holds of it) are there if the GPU has its own memory, and are used then.
-    :param version: the image's vLLM version if known; decides which figure its start check reads.
+    :param version: the image's vLLM version if known, for its default of the utilization.
     :param allow_unsafe: settings that the sources report to freeze nodes are a warning.
     :returns: ``verdict`` (ok, refused, unknown), ``msg``, ``unsafe`` (why the boot may freeze the nodes, or None), ``warnings``,
         ``expected_tokens``, ``error_percent``, ``low_tokens``, ``high_tokens``, ``needed_tokens``, ``short_rank`` (the one that decides), ``remedy``,
@@ -285,7 +271,7 @@ def make_plan(
         **_estimate(rows, figures, plan, error, reserve_error),
         "verdict": "ok",
         "remedy": None,
-        "warnings": _page_cache_warnings(rows),
+        "warnings": [],
         "needed_tokens": _needed(profile["gate"]),
         "utilization": figures.utilization,
         "kv_bytes_per_token": figures.bytes,
@@ -331,21 +317,12 @@ def _judge_host(result: dict[str, Any], profile: Mapping[str, Any], figures: _Fi
     result["warnings"] += host_memory.load_peak([row for row in rows if not row["engine_running"]])
 
 
-def _page_cache_warnings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [
-        f"{row['host']} has {row['free_gib']:.1f} GiB free and {row['available_gib']:.1f} GiB available, and the engine asks for {row['budget_gib']:.1f}. "
-        "An image older than vLLM 0.20 reads the first figure. The agent drops the page cache before the start."
-        for row in rows
-        if row["start_check"] == "ok if the image reads MemAvailable"
-    ]
-
-
 def _refuse_start(result: dict[str, Any], figures: _Figures) -> str:
     """Refuse a boot whose start check fails; return the sentence."""
     rows = result["ranks"]
     short = max((row for row in rows if row["start_check"] == "refused"), key=lambda row: row["budget_gib"] - row["start_check_gib"])
     result.update(verdict="refused", short_rank=short["rank"], remedy=_start_remedy(short, rows, figures, result["needed_tokens"]))
-    figure = GPU_MEMORY if short["memory"] == GPU_MEMORY else "MemFree" if figures.memavailable is False else "MemAvailable"
+    figure = GPU_MEMORY if short["memory"] == GPU_MEMORY else "MemAvailable"
     return (
         f"{short['host']} (rank {short['rank']}) has {short['start_check_gib']:.1f} of {short['total_gib']:.1f} GiB ({figure}), but "
         f"gpu-memory-utilization {figures.utilization:g} asks for {short['budget_gib']:.1f} GiB, so vLLM refuses to start: {result['remedy']}."
@@ -370,9 +347,6 @@ def _judge_pool(result: dict[str, Any], figures: _Figures, gate: Mapping[str, An
     if needed is not None and result["high_tokens"] < needed:
         result.update(verdict="refused", remedy=_pool_remedy(result, figures, gate))
         return f"{pool}, at least {needed:,} are needed. {least}: {result['remedy']}."
-    refusal = _judge_pinned(result, figures)
-    if refusal:
-        return refusal
     if needed is not None and expected < needed:
         result["remedy"] = _pool_remedy(result, figures, gate)
         result["warnings"].append(f"The pool may be too small: {needed:,} tokens are needed. {pool}. If the gate fails, {result['remedy']}.")
@@ -382,20 +356,3 @@ def _judge_pool(result: dict[str, Any], figures: _Figures, gate: Mapping[str, An
     if any(row["start_check"] == "later" and row["memory"] != GPU_MEMORY for row in rows):
         result["warnings"].append("The old engine still uses its memory. The agent waits for that memory after the stop (vllm_tp2_wait_available).")
     return f"{pool}{'' if needed is None else f', {needed:,} needed'}. {least}."
-
-
-def _judge_pinned(result: dict[str, Any], figures: _Figures) -> str:
-    """Refuse pinned KV memory that does not fit next to the weights and return the sentence, or warn if little is left; empty if it is not refused."""
-    tight = min(result["ranks"], key=lambda row: _room(row, figures))
-    room = _room(tight, figures)
-    if figures.pinned is None or figures.weights is None or figures.weights + figures.pinned + (figures.reserve or 0.0) <= room:
-        return ""
-    left, rest = room - figures.weights - (figures.reserve or 0.0), room - figures.weights - figures.pinned
-    remedy = f"set kv-cache-memory-bytes to {int(left * GIB)} or less" if left > 0 else "free memory there, or use a smaller model or more nodes"
-    use = f"{figures.weights:.1f} GiB of weights and {figures.pinned:.1f} GiB of pinned KV cache"
-    text = f"{tight['host']} (rank {tight['rank']}) has {room:.1f} GiB for {use}"
-    if rest < 0:
-        result.update(verdict="refused", remedy=remedy, short_rank=tight["rank"])
-        return f"{text}, which do not fit: {remedy}."
-    result["warnings"].append(f"{text}, which leaves {rest:.1f} GiB for all else. A long prompt may end the engine: {remedy}.")
-    return ""

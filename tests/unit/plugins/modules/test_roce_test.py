@@ -66,6 +66,11 @@ def test_the_server_listens_once_per_rail_and_client_for_seconds_or_iterations(m
     assert [("-n 5 -F" in line, " -D " in line) for line in node.ran("systemd-run")[4:]] == [(True, False)] * 2
 
 
+def test_ports_that_listen_are_read_from_ss() -> None:
+    text = "LISTEN 0      10           0.0.0.0:18600      0.0.0.0:*   \nLISTEN 0      128             [::]:18602         [::]:*   \n"
+    assert roce_test.listening({18600, 18601, 18602}, text) == {18600, 18602}
+
+
 def test_a_server_that_cannot_be_started(make: Any) -> None:
     node = make()
     node.answers.append(("systemd-run", (1, "", "Failed to start transient service unit: Unit exists.\n")))

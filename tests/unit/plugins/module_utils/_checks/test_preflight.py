@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Concatenate, ParamSpec
+from unittest.mock import patch
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._checks import judge
 from ansible_collections.gb10.cluster.plugins.module_utils._checks.check import Group, Rank, Requirements, Skipped
 from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import MARKER, Node
+from ansible_collections.gb10.cluster.plugins.module_utils._fabric.capture import Capture
+from ansible_collections.gb10.cluster.plugins.module_utils._node import docker_api, parse, tuning
 from ansible_collections.gb10.cluster.plugins.module_utils._node import facts as node_facts
-from ansible_collections.gb10.cluster.plugins.module_utils._node import parse, tuning
-from ansible_collections.gb10.cluster.plugins.module_utils._pair import session
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import protocol, session
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.protocol import AgentMissing, RankError
 from ansible_collections.gb10.cluster.plugins.modules import preflight_info
 from module_run import run_module
@@ -181,6 +185,7 @@ def node(root: Path, number: int) -> Tree:
         "cmd/time.txt": f"{NOW}\n",
         "cmd/docker-containers.json": "[]",
         "cmd/docker-image.json": "{}",
+        **{f"usr/{name}": "" for name in COPY_PROGRAMS},
     }.items():
         tree.file(path, text)
     info()(tree)
@@ -188,10 +193,52 @@ def node(root: Path, number: int) -> Tree:
     return tree
 
 
+@contextmanager
+def replayed(root: Path) -> Iterator[None]:
+    """Let preflight_info read a tree, which has recorded answers of commands, of the engine and of the agent below cmd/."""
+    names = {tuple(argv): name for name, argv in node_facts.COMMANDS.items()}
+
+    def text(name: str) -> str | None:
+        path = root / "cmd" / name
+        return path.read_text() if path.exists() else None
+
+    def run(argv: Sequence[str], *_more: Any, **_options: Any) -> tuple[int, str, str]:
+        found = text("sshd.txt" if "-T" in argv else names.get(tuple(argv), "none"))
+        return (127, "", f"{argv[0]}: no recording") if found is None else (0, found, "")
+
+    def get(path: str, *_more: Any) -> bytes:
+        parts = path.strip("/").split("/")
+        found = text(f"docker-{ {'info': 'info', 'images': 'image'}.get(parts[0]) or ('containers' if len(parts) == 2 else f'inspect-{parts[1]}') }.json")
+        if found is None:
+            raise docker_api.DockerError("no recording", 404)
+        return found.encode()
+
+    def call(verb: str, **_options: Any) -> Any:
+        found = text(f"agent-{verb}.json")
+        if found is None:
+            raise AgentMissing("no recording")
+        return json.loads(found)
+
+    def disk(path: str) -> Any:
+        row = json.loads(text("disks.json") or "{}").get(path)
+        return row and {**row, "path": path}
+
+    if text("docker-info.json"):
+        put("var/run/docker.sock", "")(Tree(root))
+    clock = SimpleNamespace(time=lambda: float(text("time.txt") or 0))
+    fakes: dict[str, Any] = {
+        "live_node": lambda _find: Node(str(root), run), "capture_of": lambda *_: Capture(str(root)), "disk": disk, "time": clock,
+        "find_ssh_connection": lambda: text("ssh-connection.txt"),
+    }  # fmt: skip
+    with patch.multiple(node_facts, **fakes), patch.object(docker_api, "get", get), patch.object(protocol, "call", call):
+        yield
+
+
 def read(tree: Tree, capsys: pytest.CaptureFixture[str], number: int) -> dict[str, Any]:
     """What preflight_info returns, with the clock that its action plugin adds."""
     addresses = [address for [address] in rails(number).values()]
-    facts = run_module(capsys, preflight_info, root=str(tree.write()), image="vllm:1", ports=[8888, 25000], fabric_addresses=addresses)
+    with replayed(tree.write()):
+        facts = run_module(capsys, preflight_info, image="vllm:1", ports=[8888, 25000], fabric_addresses=addresses)
     assert "failed" not in facts, facts
     return facts | {"clock": {"before": NOW - 1, "after": NOW + 1}}
 
@@ -321,9 +368,9 @@ CASES: list[tuple[str, str, str, list[Change], str, str]] = [
     ("nearly full", "disk_space", "1", [disks(2.0), put("srv/models/here", "")], "error", "2.0 GiB are free"),
     ("read-only", "disk_space", "0", [disks(2500.0, read_only=True)], "error", "/var/lib/docker"),
     ("KHO leak", "kho_leak", "1", [put("proc/meminfo", meminfo(CmaFree=0.897))], "error", "CmaFree is 940572 kB with CmaTotal 0 kB"),
-    ("incomplete copy programs", "copy_missing", "0", [put(f"usr/{name}", "") for name in COPY_PROGRAMS[:-1]], "error",
+    ("incomplete copy programs", "copy_missing", "0", [drop(f"usr/{COPY_PROGRAMS[-1]}")], "error",
      "Rrsync is not installed"),
-    ("remedy of the copy programs", "copy_missing", "0", [put(f"usr/{name}", "") for name in COPY_PROGRAMS[:-1]], "error",
+    ("remedy of the copy programs", "copy_missing", "0", [drop(f"usr/{COPY_PROGRAMS[-1]}")], "error",
      "packages rsync and openssh-server"),
     ("address in the subnet of a rail", "fabric_subnet", "1", [address("enP7s7")], "warning",
      "enp1s0f0np0 (192.168.200.12/24) is in the subnet of enP7s7 (192.168.200.77/24)"),
@@ -365,7 +412,6 @@ HEALTHY: dict[str, tuple[str, list[Change]]] = {
     "empty idle action": ("0", [put("cmd/logind.conf", "[Login]\nIdleAction=\n")]),
     "empty machine IDs are not copies": ("01", [put("etc/machine-id", "")]),
     "uninitialized machine IDs are not copies": ("01", [put("etc/machine-id", "uninitialized\n")]),
-    "all programs of the copies": ("0", [put(f"usr/{name}", "") for name in COPY_PROGRAMS]),
     "oops of another module before a Wi-Fi call": (
         "0", [put("cmd/dmesg.txt", OOPS + "[ 9.3] pc : nvidia_ioctl+0x40/0x150 [nvidia]\n" + END + "[ 12.0]  mt792x_dma_cleanup+0x40/0x60 [mt792x_lib]\n")],
     ),
@@ -787,7 +833,10 @@ def test_versions_of_a_capture(pair: Pair) -> None:
 @needs_shared
 def test_a_real_pair_has_no_error_of_the_fabric(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tree = from_pair(samples() / "pairA-f0f0" / "head", tmp_path)
-    facts = run_module(capsys, preflight_info, root=str(tree.write()))
+    for name in COPY_PROGRAMS:
+        tree.file(f"usr/{name}", "")
+    with replayed(tree.write()):
+        facts = run_module(capsys, preflight_info)
     assert facts["fabric"]["ports"] == 4
     verdict = verdict_on([Rank("spark-1", 0, facts)], NEEDS._replace(model_gib=0))
     assert [entry.id for entry in verdict.findings if entry.severity == "error"] == []

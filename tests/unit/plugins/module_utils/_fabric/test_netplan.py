@@ -66,7 +66,6 @@ def test_keyfiles_and_networkd_files_count() -> None:
     )
     assert [(item["kind"], item["interfaces"]) for item in found] == [("NetworkManager", [P2]), ("NetworkManager", [P0]), ("networkd", [P0, P2])]
     assert found[1]["addresses"] == {P0: ["198.18.0.1/21"]}
-    assert [item["mtu"] for item in found[:2]] == [{P2: 1500}, {P0: 9000}]
 
 
 def test_our_own_file_is_not_foreign_and_neither_is_a_hidden_one() -> None:
@@ -88,7 +87,6 @@ def test_real_files_of_other_tools() -> None:
         }
     )
     assert [item["addresses"] for item in found] == [{P0: ["192.168.200.12/24"], P2: ["192.168.201.12/24"]}, {P0: ["10.100.32.1/24"], P2: ["10.100.33.1/24"]}]
-    assert [item["mtu"] for item in found] == [{}, {P0: 9000, P2: 9000}]
     assert found[1]["writer"] == "NVIDIA Sync Cluster Assistant"
 
 

@@ -116,12 +116,6 @@ def test_an_unfinished_frame_is_not_a_record() -> None:
     assert list(log_records([])) == []
 
 
-def test_a_container_with_a_terminal_has_no_frames() -> None:
-    raw = f"{A} one\r\n{B} two".encode()
-    assert [record.text for record in log_records([raw])] == [b"one\r\n", b"two"]
-    assert [record.text for record in log_records([raw], partial=False)] == [b"one\r\n"]
-
-
 def stamp(ns: int) -> str:
     return f"2026-11-21T05:{ns // 60 // 10**9:02d}:{ns // 10**9 % 60:02d}.{ns % 10**9:09d}Z"
 
@@ -186,7 +180,7 @@ def test_the_end_of_a_log_fits_a_limit(limit: int, kept: tuple[bytes, bool]) -> 
 @pytest.mark.parametrize(
     ("text", "ns"),
     [
-        ("1970-01-01T00:00:01Z", 10**9), ("1970-01-01T00:00:01.5Z", 1_500_000_000), ("1970-01-01T01:00:01+01:00", 10**9),
+        ("1970-01-01T00:00:01Z", 10**9), ("1970-01-01T00:00:01.5Z", 1_500_000_000),
         ("1970-01-01T00:00:00.000000007Z", 7), ("0001-01-01T00:00:00Z", -62135596800 * 10**9), ("rubbish", 0),
     ],
 )  # fmt: skip

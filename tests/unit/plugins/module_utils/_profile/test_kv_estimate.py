@@ -112,30 +112,10 @@ def test_a_refusal_has_the_one_change_that_helps(name: str, args: dict[str, Any]
     assert re.search(text, plan["msg"])
 
 
-@pytest.mark.parametrize(
-    ("version", "reads"),
-    [
-        ("0.19.1", False),
-        ("0.20.0", True),
-        ("v0.21.1rc1", True),
-        ("0.1.dev17016+g27fd665bd", None),
-        ("0.0.0", None),
-        (None, None),
-    ],
-)
-def test_which_figure_the_image_reads(version: str | None, reads: bool | None) -> None:
-    assert k.checks_memavailable(version) is reads
-
-
-def test_page_cache_stops_an_old_image_only() -> None:
-    full_cache = ranks(SPARK, SPARK, available=110, free=60)
-    old = k.make_plan(resolve("fp8-1m", SHIPPED), full_cache, version="0.19.1")
-    assert (old["verdict"], "MemFree" in old["msg"]) == ("refused", True)
-    new = k.make_plan(resolve("fp8-1m", SHIPPED), full_cache, version="0.22.1")
-    assert (new["verdict"], new["warnings"]) == ("ok", [])
-    fork = k.make_plan(resolve("fp8-1m", SHIPPED), full_cache, version="0.1.dev1+g6804e1b81")
-    assert fork["verdict"] == "ok"
-    assert "vLLM 0.20" in fork["warnings"][0]
+def test_page_cache_stops_no_image() -> None:
+    """Also not one that reads MemFree: the agent drops the cache before the start."""
+    plan = k.make_plan(resolve("fp8-1m", SHIPPED), ranks(SPARK, SPARK, available=110, free=60), version="0.19.1")
+    assert (plan["verdict"], plan["warnings"]) == ("ok", [])
 
 
 def test_a_running_engine_or_a_skipped_check_refuses_nothing() -> None:
@@ -237,19 +217,11 @@ def test_the_remedy_always_fits() -> None:
         assert (retry["verdict"], retry["expected_tokens"] >= retry["needed_tokens"]) == ("ok", True)
 
 
-def test_pinned_memory_must_fit_next_to_the_weights() -> None:
-    large = k.make_plan(profile("dspark-nvfp4-1m-seed", **{"kv-cache-memory-bytes": "50G"}), ranks(SPARK, SPARK))
-    assert large["verdict"] == "refused"
-    assert "114.0 GiB for 75.0 GiB of weights and 50.0 GiB of pinned KV cache, which do not fit" in large["msg"]
-    fits = re.findall(r"to (\d+) or less", large["remedy"])[0]
-    assert k.make_plan(profile("dspark-nvfp4-1m-seed", **{"kv-cache-memory-bytes": fits}), ranks(SPARK, SPARK))["warnings"] == []
+def test_pinned_memory_is_the_pool() -> None:
     own = profile("pr41834-300k", **{PINNED: "18G"})
     own["plan"]["kv_bytes_per_token"] = 14336
     given = k.make_plan(own, ranks(SPARK, SPARK))
     assert (given["verdict"], given["expected_tokens"]) == ("ok", 18 * k.GIB // 14336)
-    close = k.make_plan(profile("dspark-nvfp4-1m-seed", **{"kv-cache-memory-bytes": "35G"}), ranks(SPARK, SPARK))
-    assert close["verdict"] == "ok"
-    assert "leaves 4.0 GiB for all else" in close["warnings"][0]
 
 
 @pytest.mark.parametrize(
@@ -295,8 +267,10 @@ def test_error_of_a_small_pool_is_not_smaller() -> None:
 
 
 def test_default_utilization_follows_the_version() -> None:
-    assert k.utilization_of({}, "0.19.1") == 0.9
-    assert k.utilization_of({}, "0.22.1") == k.utilization_of({}) == k.utilization_of({"gpu-memory-utilization": False}) == 0.92
+    assert [k.utilization_of({}, version) for version in ("0.19.1", "v0.2.0")] == [0.9, 0.9]
+    forks = ("0.1.dev17016+g27fd665bd", "0.0.0", None)
+    assert {k.utilization_of({}, version) for version in ("0.20.0", "v0.21.1rc1", "0.22.1", "1.0.0", *forks)} == {0.92}
+    assert k.utilization_of({}) == k.utilization_of({"gpu-memory-utilization": False}) == 0.92
 
 
 def test_a_node_whose_memory_is_not_known_is_named() -> None:
