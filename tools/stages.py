@@ -37,7 +37,6 @@ SUITES: dict[str, tuple[tuple[int, tuple[tuple[str, str], ...]], ...]] = {
                 ("container lab", f"{LAB} up"),
                 ("acceptance net on the stub engine", f"{STUB_ROWS} -m quick"),
                 ("acceptance net on the real engine", f"{NET} {ENGINE} -m quick"),
-                ("GPU lab, without a GPU", f"{NET} tests/gpu/test_without_gpu.py"),
             ),
         ),
         (
@@ -48,6 +47,7 @@ SUITES: dict[str, tuple[tuple[int, tuple[tuple[str, str], ...]], ...]] = {
                 UNIT,
                 ("fuzz, the agent over 500 simulated schedules", "pytest tests/fuzz tests/sim -q -n 2"),
                 ("contract", "pytest tests/contract -q -n 2 -m 'not long and not slow' --durations=5"),
+                ("GPU lab, without a GPU", f"{NET} tests/gpu/test_without_gpu.py"),
                 ("acceptance net on real kernels", f"{NET} {MACHINES} -m quick"),
             ),
         ),
