@@ -48,12 +48,6 @@ def test_a_killed_rank_comes_back_by_itself(served: Owner) -> None:
     comes_back_with_one_start(served, since, before, "rank 1 on lab-2: .*exited")
 
 
-def test_a_killed_head_comes_back_by_itself(served: Owner) -> None:
-    since, before = served.now(), served.identity()
-    served.on(1, f"docker rm -f {served.places.container(0)}")
-    comes_back_with_one_start(served, since, before, "rank 0 on lab-1: ")
-
-
 def test_a_dead_engine_process_is_noticed_while_its_container_runs(served: Owner) -> None:
     since, before = served.now(), served.identity()
     served.on(2, "pkill -KILL -f '[V]LLM::' || pkill -KILL VLLM")

@@ -14,7 +14,6 @@ from acceptance.commands import SERVING, settings, tags
 from acceptance.owner import SERVES, Owner, wait_for
 
 ONLY_SERVING = tags(SERVING)
-NEVER = "000000000000"
 
 
 @pytest.mark.quick
@@ -129,11 +128,10 @@ def test_one_command_soaks_two_releases_and_continues_after_an_interruption(serv
     assert served.serves()
 
 
-@pytest.mark.parametrize("wanted", ["list", NEVER])
-def test_kept_releases_are_listed_and_an_unknown_one_stops_nothing(served: Owner, wanted: str) -> None:
+def test_kept_releases_are_listed_and_an_unknown_one_stops_nothing(served: Owner) -> None:
     before, release = served.identity(), served.releases()[0]
-    run = served.run("roll back", release=wanted)
-    assert (run.code == 0) == (wanted == "list"), run
+    run = served.run("roll back", release="000000000000")
+    assert run.code != 0, run
     assert re.search(rf"^{release}  lab-stub .*passed", run.text, re.M), run
     assert served.identity() == before
 
@@ -209,15 +207,6 @@ def test_sudo_with_a_password_works_and_is_asked_for(served: Owner) -> None:
     with_password = [*ONLY_SERVING, "-e", json.dumps({**who, "ansible_become_password": "gb10-lab"})]
     assert served.run("bring up", *with_password).passed().changes == set()
     served.run("bring up", *ONLY_SERVING, "-e", json.dumps(who)).failed("password")
-
-
-def test_another_profile_serves_by_one_variable_and_the_first_one_again(served: Owner) -> None:
-    profiles: dict[str, Any] = dict(served.variables()["gb10_profiles"])
-    profiles["lab-half"] = {"extends": "lab-stub", "summary": "Half the context", "engine": {"args": {"max-model-len": 2048}}, "gate": {"context": 2048}}
-    served.run("bring up", *ONLY_SERVING, profiles=profiles, profile="lab-half").passed().shows("requests of 2,048 tokens")
-    assert served.serves()
-    served.run("bring up", *ONLY_SERVING).passed().shows("requests of 4,096 tokens")
-    assert served.serves()
 
 
 def test_containers_have_no_privileges_and_the_limits_that_the_kernel_shows(served: Owner) -> None:

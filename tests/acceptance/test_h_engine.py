@@ -56,15 +56,6 @@ def test_a_killed_rank_of_the_real_engine_comes_back_by_itself(serving: Owner) -
     serving.on_node("events").shows(r"rank 1 on lab-2", "serves")
 
 
-def test_the_real_engine_goes_back_to_the_last_good_release(serving: Owner) -> None:
-    good = serving.releases()
-    gate = {"effective_tokens": {"min": 4200000}, "decode_tok_s": {"min": 100000}, "cold_prefill_tokens": 2048}
-    run = serving.run("bring up", *ONLY_SERVING, gate=gate, requests=3)
-    run.failed("pool_below_floor", "4,200,000", "4,194,304", "serves again")
-    assert serving.serves()
-    assert serving.releases() == good
-
-
 LEVELS = [{"tool": "llama-benchy", "prompt": 256, "output": 32, "depth": 0, "concurrency": streams} for streams in (1, 2)]
 #: The same levels as a user types them on the head, with the text from a server of their own, and one of them with the benchmark of the image.
 BY_HAND = (

@@ -70,16 +70,6 @@ def make_model(node: int) -> None:
     )
 
 
-def make_image(lab: Lab, node: int, mib: int, salt: str = "1") -> None:
-    """Build an image on a node: the engine's small image, and a layer of random bytes."""
-    lab.on(
-        node,
-        f"mkdir -p {STORE}/build && cd {STORE}/build && head -c {mib}M /dev/urandom >blob && "
-        f"printf 'FROM {BASE}\\nCOPY blob /blob\\nENV SALT={salt}\\n' >Dockerfile && docker build -q --network none -t {IMAGE} . && rm -rf {STORE}/build",
-        timeout=300,
-    )
-
-
 def sums(lab: Lab, node: int) -> str:
     """Return the hashes of all of the model's files, as sha256sum sees them."""
     return lab.on(node, f"cd {MODEL} && find . -type f | LC_ALL=C sort | xargs sha256sum", timeout=120)

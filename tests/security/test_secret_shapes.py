@@ -93,18 +93,8 @@ def test_a_value_that_begins_with_another_one_is_masked_whole() -> None:
     assert redact_each([named, " ".join(values)])[1] == " ".join([MASK] * len(values))
 
 
-def test_a_secret_of_several_lines_leaves_as_many_lines() -> None:
-    key = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASC\nBKcwggSjAgEAAoIBAQC7s3cretKEY7aZ\n-----END PRIVATE KEY-----"
-    assert redact(key).split("\n") == ["-----BEGIN PRIVATE KEY-----", MASK, MASK, "-----END PRIVATE KEY-----"]
+def test_a_known_value_of_several_lines_leaves_as_many_lines() -> None:
     assert redact("one first-line\nsecond-line two", ["first-line\nsecond-line"]) == f"one {MASK}\n{MASK} two"
-
-
-def test_an_encoding_stays_on_a_line_without_a_secret() -> None:
-    assert redact("GET /a%20b\nh=Authorization%3A%20Bearer%20x1y2z3\n%41") == f"GET /a%20b\nh=Authorization: Bearer {MASK}\n%41"
-
-
-def test_no_encoding_adds_a_line_or_ends_the_redaction() -> None:
-    assert redact("a &#013; &#061; &#10;\nb &#xFFFF;") == "a &#013; &#061; &#10;\nb &#xFFFF;"
     assert masked("pull https://u:pw1x2@h/x failed") == f"pull https://{MASK}@h/x failed"
 
 
@@ -152,21 +142,9 @@ def test_a_container_is_masked_as_a_structure() -> None:
     assert out["Labels"] == {"gb10.cluster.group": "pair1", "api_key": MASK}
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"Env": [{"name": "HF_TOKEN", "value": X}]},
-        {"Cmd": ["redis-cli", "-a", X, "ping"]},
-        {"Cmd": ["curl", "-u", f"me:{X}", "http://a"]},
-        {"Entrypoint": ["prog", "-password", X]},
-        {"Healthcheck": {"Test": ["CMD-SHELL", f"curl -H 'Authorization: Bearer {X}' localhost"]}},
-        {"auth": {"password": {"main": X}}},
-        {"HostConfig": {"LogConfig": {"Config": {"splunk-token": X}}}},
-        {"Cmd": ["sh", "-c", f"a\n\texport HF_TOKEN={X}"]},
-    ],
-)
+@pytest.mark.parametrize("config", CASES["structures"], ids=str)
 def test_a_structure_is_masked(config: Any) -> None:
-    assert X not in json.dumps(masked(config))
+    assert X not in json.dumps(masked(json.loads(json.dumps(config, ensure_ascii=False).replace("§", X))))
 
 
 def seconds(pattern: str, size: int) -> float:

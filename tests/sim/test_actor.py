@@ -536,14 +536,6 @@ def test_each_start_begins_and_ends_the_load_phase_of_the_disks(world: World) ->
     assert [rank.phases for rank in world.ranks] == [["load", "steady"]] * 2
 
 
-def test_page_cache_is_dropped_on_all_ranks_before_a_start_waits_for_free_memory(world: World) -> None:
-    for rank in world.ranks:
-        rank.cache_gib = 90  # 20 GiB free of the 84 GiB that are wanted
-    found = world.change("new")
-    assert (found["result"], found["warnings"]) == ("serves", [])
-    assert [(rank.reclaimed, rank.cache_gib) for rank in world.ranks] == [(1, 0)] * 2
-
-
 def test_a_rank_that_cannot_drop_its_page_cache_is_one_warning_and_its_available_memory_counts() -> None:
     world = pair(new=["oom", "oom"], old=["good"])
     world.ranks[1].cache_gib = 90

@@ -113,7 +113,9 @@ def test_a_wedge_restarts_the_group_and_useful_work_is_never_interrupted(world: 
     world.wedged = True
     begin = world.now
     world.run(60, until=lambda: bool(events(world, "fault")))
-    assert events(world, "fault")[0]["cause"] == "wedge"
+    [fault] = events(world, "fault")
+    assert fault["cause"] == "wedge"
+    assert re.search(r"3 requests held, no token for \d\d s, .* \(12\.0 W, idle 12\.0 W, 100 %\)$", fault["text"])
     assert world.now - begin <= 35
     serves_again(world)
     assert starts(world) == 1
@@ -160,12 +162,6 @@ def test_an_idle_power_of_the_release_before_is_replaced_by_that_of_the_present_
     world.run(60)
     assert world.watch is not None
     assert world.watch.record["idle_power_w"] == 20.0
-
-
-def test_the_event_of_a_wedge_has_its_figures(world: World) -> None:
-    world.run(30)
-    wedges(busy(world))
-    assert re.search(r"3 requests held, no token for \d\d s, .* \(12\.0 W, idle 12\.0 W, 100 %\)$", events(world, "fault")[0]["text"])
 
 
 def test_a_wedge_that_ends_by_itself_is_reported_without_a_restart() -> None:

@@ -61,18 +61,6 @@ def test_finds_the_row_of_a_line() -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize(
-    ("name", "figure"),
-    [
-        ("kv_too_small", "54432"), ("startup_free_memory", "31.44"), ("context_too_long", "2048"), ("weights_missing", "/models/absent"),
-        ("ptxas_too_old", "sm_121a"), ("bad_argument", "--no-such-flag"), ("peer_lost", "10.77.0.1"), ("toolchain", "compressed_tensors"),
-        ("nccl_path", "from ::ffff:192.0.2.10 to ::ffff:192.0.2.11"),
-    ],
-)  # fmt: skip
-def test_puts_the_figure_of_the_line_into_the_remedy(name: str, figure: str) -> None:
-    assert figure in parse(ROWS[name]["example"] + "\n")["failure"]["remedy"]
-
-
 @pytest.mark.parametrize("row", CATALOGUE, ids=list(ROWS))
 def test_a_line_that_matches_has_a_literal_of_the_expression(row: dict[str, Any]) -> None:
     """An expression whose literals are wrong is never tried."""

@@ -78,24 +78,6 @@ def test_a_headless_worker_is_starting_and_has_its_own_memory() -> None:
     assert facts["progress"] == {"what": "weights", "percent": 25, "done": 1, "total": 4, "line_number": 8}
 
 
-def test_interleaved_workers_are_paired_by_process() -> None:
-    """With two engines a concurrency belongs to the pool of the same engine."""
-    text = (
-        "(EngineCore_DP0 pid=1) INFO 05-20 22:23:46 [k.py:1] GPU KV cache size: 1,000 tokens\n"
-        "(EngineCore_DP1 pid=2) INFO 05-20 22:23:46 [k.py:1] GPU KV cache size: 800 tokens\n"
-        "(EngineCore_DP0 pid=1) INFO 05-20 22:23:46 [k.py:1] Maximum concurrency for 100 tokens per request: 10.00x\n"
-        "(EngineCore_DP1 pid=2) INFO 05-20 22:23:46 [k.py:1] Maximum concurrency for 100 tokens per request: 8.00x\n"
-    )
-    kv = parse(text)["kv_cache"]
-    assert (kv["tokens"], kv["max_concurrency"], kv["effective_tokens"]) == (800, 8.0, 800)
-
-
-def test_the_tokens_of_a_hybrid_model_of_an_old_version_are_not_the_effective_ones() -> None:
-    """Up to 0.20.0 the printed tokens of a hybrid model are not concurrency times context."""
-    kv = parse("GPU KV cache size: 177,440 tokens\nMaximum concurrency for 8,192 tokens per request: 35.75x\n")["kv_cache"]
-    assert (kv["tokens"], kv["effective_tokens"]) == (177440, 292864)
-
-
 def table(name: str) -> list[list[str]]:
     """Return the rows of a table of log lines: columns, and the log with its line ends as \\n."""
     rows = [row.split("\t") for row in (FIXTURES / name).read_text(encoding="utf-8").splitlines()]
@@ -152,6 +134,37 @@ def test_the_row_of_the_cause_and_not_of_its_consequence(row: str, number: str, 
     assert [phrase for phrase in phrases.split("|") if phrase not in failure["remedy"]] == []
 
 
+BANNER = "(APIServer pid=1) INFO 11-20 21:00:00 [api_server.py:1977] vLLM API server version 0.25.1\n"
+OPTIONAL = "ModuleNotFoundError: No module named 'an_optional_part'\n"
+
+
+def test_a_weak_line_alone_is_a_suspicion_while_the_process_runs() -> None:
+    """Loads and compiles are silent for minutes after an optional import has failed."""
+    log = BootLog()
+    log.feed((BANNER + LOADING + OPTIONAL).encode())
+    facts = log.facts()
+    assert (facts["state"], facts["failure"]) == ("starting", None)
+    assert (facts["suspicion"]["class"], facts["suspicion"]["line"]) == ("toolchain", OPTIONAL.strip())
+    log.feed(b"(EngineCore pid=9) INFO 11-20 21:02:00 [kv_cache_utils.py:1] GPU KV cache size: 5,000 tokens\n")
+    assert log.facts()["suspicion"] is None
+
+
+@pytest.mark.parametrize("line", [f"{ERROR}EngineCore failed to start.\n", "RuntimeError: Engine core initialization failed. See root cause above.\n"])
+def test_a_second_sign_confirms_a_suspicion(line: str) -> None:
+    """What the engine prints of its own end follows at once."""
+    log = BootLog()
+    log.feed((BANNER + LOADING + OPTIONAL + line).encode())
+    facts = log.facts()
+    assert (facts["state"], facts["failure"]["class"], facts["failure"]["confirmed"]) == ("failed", "toolchain", True)
+
+
+def test_the_line_of_another_process_is_not_the_name_of_a_field() -> None:
+    own = "(APIServer pid=1) {}\n"
+    wrong = own.format("pydantic_core._pydantic_core.ValidationError: 1 validation error for SpeculativeConfig") + "(EngineCore pid=9) Loader\n"
+    failure = parse(wrong + own.format("  Input should be greater than 0 [type=greater_than, input_value=0, input_type=int]"))["failure"]
+    assert "Loader" not in failure["remedy"]
+
+
 # -- boots -------------------------------------------------------------------------------------------------------------
 
 
@@ -161,15 +174,6 @@ def test_the_verdict_on_a_restarted_container_is_that_of_its_last_boot() -> None
     assert (facts["state"], facts["restarts"], facts["version"]) == ("ready", 1, "0.25.2.dev0+gabc123.d20260701")
     assert facts["failure"] is None
     assert facts["kv_cache"]["tokens"] == 2493464
-
-
-def test_a_child_that_detects_the_platform_after_an_optional_import_failed_is_no_boot() -> None:
-    """A weak error does not end a boot."""
-    facts = parse(
-        "INFO 01-01 00:00:00 [api_server.py:1] vLLM API server version 0.9.2\nModuleNotFoundError: No module named 'optional'\n"
-        "INFO 01-01 00:00:05 [__init__.py:1] Automatically detected platform cuda.\n" + READY
-    )
-    assert (facts["restarts"], facts["version"], facts["state"]) == (0, "0.9.2", "ready")
 
 
 @pytest.mark.parametrize("proc", ["(MainProcess pid=1) ", ""])
@@ -290,12 +294,6 @@ def test_the_last_line_of_a_finished_log(path: str, value: Any, text: str) -> No
     assert fact(text, path) == value
 
 
-def test_line_numbers_count_newlines() -> None:
-    """As an editor shows them; a bare carriage return begins no line."""
-    facts = parse("a\rb\rc\r\n\nGPU KV cache size: 9,072 tokens\n")
-    assert facts["stages"]["kv"]["line_number"] == 3
-
-
 def test_a_user_class_outranks_the_catalogue() -> None:
     """Users add classes in the inventory; their groups fill the remedy."""
     mine = [
@@ -310,6 +308,13 @@ def test_a_user_class_outranks_the_catalogue() -> None:
     for filler in ("", READY.replace("startup", "stuff") + "x" * 100 + "\n" * 1200000):
         failure = parse(filler + text, mine)["failure"]
         assert (failure["class"], failure["remedy"], failure["anchor"]) == ("licence_expired", "Renew the licence of fastkv.", "wiki/licence")
+
+
+def test_the_more_specific_row_of_a_class_gives_the_remedy() -> None:
+    """The general line of a class comes first in many logs."""
+    rows = [{"class": "x", "pattern": "narrow (?P<what>cause)", "remedy": "Mend the {what}."}, {"class": "x", "pattern": "trouble", "remedy": "Read the log."}]
+    failure = parse(f"{BANNER}{LOADING}{ERROR}trouble\n{ERROR}narrow cause\n{ERROR}trouble\n", rows)["failure"]
+    assert (failure["remedy"], failure["line"], failure["count"]) == ("Mend the cause.", "narrow cause", 3)
 
 
 BAD_CLASSES = {
@@ -363,10 +368,6 @@ def test_a_record_has_level_file_time_processes_and_message() -> None:
     assert line.procs == (("EngineCore_DP0", "1", ""), ("RayWorkerWrapper", "2", "10.0.0.2"))
 
 
-def test_names_the_variables_that_this_vllm_does_not_know() -> None:
-    line = "(EngineCore pid=9) WARNING 08-18 02:57:50 [envs.py:1712] Unknown vLLM environment variable detected: {}\n"
-    facts = parse(READY + "".join(line.format(name) for name in ("VLLM_USE_B12X_MOE", "VLLM_USE_B12X_MOE", "VLLM_DSPARK_LOCAL_ARGMAX")))
-    assert facts["unknown_variables"] == ["VLLM_USE_B12X_MOE", "VLLM_DSPARK_LOCAL_ARGMAX"]
-    assert parse(READY)["unknown_variables"] == []
-    many = parse(READY + "".join(line.format(f"VLLM_{number}") for number in range(40)))
-    assert len(many["unknown_variables"]) == 32
+def test_names_at_most_32_variables_that_this_vllm_does_not_know() -> None:
+    line = "(EngineCore pid=9) WARNING 08-18 02:57:50 [envs.py:1712] Unknown vLLM environment variable detected: VLLM_{}\n"
+    assert len(parse(READY + "".join(map(line.format, range(40))))["unknown_variables"]) == 32

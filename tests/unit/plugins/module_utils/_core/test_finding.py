@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._core import finding
-from ansible_collections.gb10.cluster.plugins.module_utils._core.finding import Finding, counts, merged
+from ansible_collections.gb10.cluster.plugins.module_utils._core.finding import Finding
 
 FOUND = Finding("cable", "fabric", "error", ("one",), "no port has a link", "the ranks have no rail", "connect the cable", "ssh one ip link")
 
@@ -26,13 +26,6 @@ def test_a_line_begins_as_a_sentence_and_keeps_names(found: str, shown: str) -> 
 def test_a_block_has_a_line_for_each_text_and_bounds_it() -> None:
     assert FOUND._replace(why="").block() == ["error cable (one): no port has a link", "    do:  connect the cable", "    run: ssh one ip link"]
     assert len(FOUND._replace(found="x " * 900).title()) < 450
-
-
-def test_equal_findings_of_several_hosts_are_one() -> None:
-    other = FOUND._replace(hosts=("two", "one"))
-    worse = FOUND._replace(severity="warning")
-    assert merged([FOUND, worse, other]) == [FOUND._replace(hosts=("one", "two")), worse]
-    assert counts([FOUND, worse, other]) == {"error": 2, "warning": 1, "info": 0}
 
 
 # --- Why no module runs on a node: the texts of Ansible, sudo, the shell and Python to a cause.
