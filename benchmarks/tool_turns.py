@@ -26,7 +26,7 @@ RIGHT: dict[str, list[list[tuple[str, dict[str, Any]]] | str]] = {
     "TC-03": [
         [("get_contacts", {"query": "Sarah"})],
         [("send_email", {"to": "sarah.chen@company.com", "subject": "Meeting", "body": "Our meeting is moved to 3 PM."})],
-        "I have told Sarah.",
+        "Sarah has the message.",
     ],
     "TC-04": [[("get_weather", {"location": "Tokyo", "units": "fahrenheit"})], "It is 64 °F."],
     "TC-05": [[("create_calendar_event", _STANDUP)], "It is in the calendar."],
@@ -93,7 +93,7 @@ RIGHT: dict[str, list[list[tuple[str, dict[str, Any]]] | str]] = {
     "TC-33": ["I have no direct database connection."],
     "TC-34": [[("read_file", {"file_id": "meeting_notes_q3"})], "Action items: budget proposal, follow-up, roadmap."],
     "TC-35": ["500K is already in Kelvin. Nothing is to be converted."],
-    "TC-36": ["Who should I send it to, and what would you like it to say?"],
+    "TC-36": ["Who should I send it to, and what is its text?"],
     "TC-40": [[("get_order_status", {"order_id": "Sarah Chen"})], "Sarah Chen's order ORD-2026-1847 has been shipped."],
     "TC-41": ["I can't pass units as a number: the parameter expects a string value."],
     "TC-42": ["Adding those would violate the schema."],

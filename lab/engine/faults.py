@@ -51,8 +51,8 @@ def boot_seconds() -> float:
 def turn(messages: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the next turn of the assistant in a chat, of which the last one repeats; empty without one in the file."""
     first = next((str(each.get("content")) for each in messages if each.get("role") == "user"), "")
-    turns: list[dict[str, Any]] = json.loads(_read("turns") or "{}").get(first) or [{}]
-    return turns[min(len(turns) - 1, sum(each.get("role") == "assistant" for each in messages))]
+    turns = json.loads(_read("turns") or "{}").get(first) or [{}]
+    return dict(turns[min(len(turns) - 1, sum(each.get("role") == "assistant" for each in messages))])
 
 
 def _read(name: str) -> str:
