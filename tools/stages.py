@@ -59,7 +59,7 @@ SUITES: dict[str, tuple[tuple[int, tuple[tuple[str, str], ...]], ...]] = {
             (
                 ("container lab", f"{LAB} up"),
                 ("acceptance net on the stub engine, the other rows", f"{STUB_ROWS} --ignore {' --ignore '.join(APART)} -m 'not quick'"),
-                ("acceptance net on the real engine, the other rows", f"{NET} {ENGINE} -m 'not quick'"),
+                ("acceptance net on the real engine, the other rows", f"{NET} {ENGINE} -m 'not quick and not long'"),
             ),
         ),
         (
@@ -80,6 +80,7 @@ SUITES: dict[str, tuple[tuple[int, tuple[tuple[str, str], ...]], ...]] = {
                 ("sim", "GB10_SCHEDULES=20000 pytest tests/sim/test_schedules.py -q"),
                 ("fuzz", "GB10_FUZZ=10000 pytest tests/security/test_hostile_*.py -q"),
                 ("machines", f"{NET} {MACHINES} -m long"),
+                ("engine", f"{NET} {ENGINE} -m long"),
                 ("lab", "pytest tests/lab -q --durations=20"),
                 ("vm", "pytest tests/vm -q --durations=20"),
                 ("molecule", "tools/molecule.sh"),
@@ -89,6 +90,8 @@ SUITES: dict[str, tuple[tuple[int, tuple[tuple[str, str], ...]], ...]] = {
                 ("soak-real", "python benchmarks/soak.py --faults 20 --write"),
                 ("soak-hour", "python benchmarks/soak_hour.py --write"),
                 ("soak-planted", "python benchmarks/soak_hour.py --planted --write"),
+                ("as-published", "python benchmarks/as_published.py"),
+                ("as-slower", "python benchmarks/as_published.py --slower"),
             ),
         ),
     ),

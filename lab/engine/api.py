@@ -7,12 +7,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
+from . import faults
 from .rank import PeerLostError, Rank
 
 VERSION = {"cpu": "0.32.0+cpu", "cuda": "0.25.1"}
@@ -102,32 +104,40 @@ class Api(BaseHTTPRequestHandler):
                 self._fail()
 
     def _complete(self, body: dict[str, Any], chat: bool) -> None:
-        prompt = str((body.get("messages") or [{}])[-1].get("content", "") if chat else body.get("prompt", ""))
+        messages = body.get("messages") or [{}]
+        prompt = str(messages[-1].get("content", "") if chat else body.get("prompt", ""))
         limit = int(body.get("max_tokens") or body.get("max_completion_tokens") or 16)
         text = self._text(prompt, limit, chat, bool(body.get("ignore_eos")) or int(body.get("min_tokens") or 0) >= limit)
-        stop = len(text) < limit
-        count = len(prompt.encode()) + 1
+        turn = faults.turn(messages) if chat else {}
+        text = str(turn.get("answer", ""))[:limit] if turn else text
+        stop, calls = len(text) < limit, [_call(each, place) for place, each in enumerate(turn.get("calls") or [])]
+        reason = "tool_calls" if calls else "stop" if stop else "length"
+        count = sum(len(str(each.get("content") or "").encode()) + 1 for each in (messages if chat else [{"content": prompt}]))
         FIGURES.add(waiting=1)
         with self.slots:
             FIGURES.add(waiting=-1, running=1)
-            self._run(body, chat, text, count, stop)
+            self._run(body, chat, text, count, reason, calls)
         FIGURES.add(**{"stopped" if stop else "cut": 1})
 
-    def _run(self, body: dict[str, Any], chat: bool, text: str, count: int, stop: bool) -> None:
+    def _run(self, body: dict[str, Any], chat: bool, text: str, count: int, reason: str, calls: list[dict[str, Any]]) -> None:
         """Compute the reply of one of the requests that run at once."""
         try:
-            time.sleep(count / PREFILL_TOKENS_PER_SECOND)
+            self._prefill(count, len(text))
             self.rank.together()
             FIGURES.add(prompt=count)
             parts = self._tokens(text)
             usage = {"prompt_tokens": count, "completion_tokens": len(text), "total_tokens": count + len(text)}
             if body.get("stream"):
-                self._stream(parts, body, chat, "stop" if stop else "length", usage)
+                self._stream(parts, body, chat, _choice("", chat, reason, calls=calls), usage)
             else:
-                choice = _choice("".join(parts), chat, "stop" if stop else "length", whole=True)
+                choice = _choice("".join(parts), chat, reason, whole=True, calls=calls)
                 self._json(200, self._object(chat, [choice], usage))
         finally:
             FIGURES.add(running=-1)
+
+    def _prefill(self, count: int, _output: int) -> None:
+        """Wait as long as a prompt of this many tokens takes."""
+        time.sleep(count / PREFILL_TOKENS_PER_SECOND)
 
     def _text(self, prompt: str, limit: int, chat: bool, endless: bool) -> str:
         """Return the reply: a sentence that the model knows, else words; one character is one token, as with the lab's model."""
@@ -146,14 +156,14 @@ class Api(BaseHTTPRequestHandler):
             FIGURES.add(generated=1)
             yield character
 
-    def _stream(self, parts: Iterator[str], body: dict[str, Any], chat: bool, reason: str, usage: dict[str, int]) -> None:
+    def _stream(self, parts: Iterator[str], body: dict[str, Any], chat: bool, last: dict[str, Any], usage: dict[str, int]) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream; charset=utf-8")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         for part in parts:
             self._event(json.dumps(self._object(chat, [_choice(part, chat, None)])))
-        self._event(json.dumps(self._object(chat, [_choice("", chat, reason)])))
+        self._event(json.dumps(self._object(chat, [last])))
         if (body.get("stream_options") or {}).get("include_usage"):
             self._event(json.dumps(self._object(chat, [], usage)))
         self._event("[DONE]")
@@ -207,8 +217,13 @@ class Api(BaseHTTPRequestHandler):
         print(f'INFO:     {self.client_address[0]}:{self.client_address[1]} - "{self.requestline}" {args[1] if len(args) > 1 else 200} OK', flush=True)
 
 
-def _choice(text: str, chat: bool, reason: str | None, whole: bool = False) -> dict[str, Any]:
+def _call(asked: dict[str, Any], place: int) -> dict[str, Any]:
+    function = {"name": asked["name"], "arguments": json.dumps(asked["arguments"])}
+    return {"index": place, "id": f"call-{secrets.token_hex(8)}", "type": "function", "function": function}
+
+
+def _choice(text: str, chat: bool, reason: str | None, whole: bool = False, calls: list[dict[str, Any]] | None = None) -> dict[str, Any]:
     if not chat:
         return {"index": 0, "text": text, "logprobs": None, "finish_reason": reason}
-    content = {"role": "assistant", "content": text}
+    content = {"role": "assistant", "content": text, **({"tool_calls": calls} if calls else {})}
     return {"index": 0, "message" if whole else "delta": content, "logprobs": None, "finish_reason": reason}

@@ -1,6 +1,6 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The fault file of the stub: what goes wrong on which rank, read again at each use.
+"""The control files of the stub, read again at each use: what goes wrong on which rank, and what a chat is answered.
 
 Each line is `RANK FAULT [VALUE]`; RANK is a number or `*` for all ranks.
 
@@ -15,13 +15,17 @@ Each line is `RANK FAULT [VALUE]`; RANK is a number or `*` for all ranks.
     print TEXT       the rank prints a line at the begin of its boot
     lack             the model has no file config.json in the log of this rank
     corrupt          a shard of the model is truncated in the log of this rank
+
+The file `turns` is JSON, turns of the assistant by the first message of the user: {"Berlin?": [{"calls": [{"name": ..., "arguments": ...}]}, {"answer": ...}]}
 """
 
 from __future__ import annotations
 
+import json
 import os
+from typing import Any
 
-#: Where the labs put the fault file, and the file `seconds` next to it: how long a boot takes.
+#: Where the labs put the fault file, and next to it `turns`, and `seconds`: how long a boot takes.
 FOLDER = os.environ.get("STUB_CONTROL") or "/models/stub-control"
 DEFAULT_SECONDS = 2.0
 
@@ -42,6 +46,13 @@ def boot_seconds() -> float:
         return float(_read("seconds"))
     except ValueError:
         return DEFAULT_SECONDS
+
+
+def turn(messages: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the next turn of the assistant in a chat, of which the last one repeats; empty without one in the file."""
+    first = next((str(each.get("content")) for each in messages if each.get("role") == "user"), "")
+    turns = json.loads(_read("turns") or "{}").get(first) or [{}]
+    return dict(turns[min(len(turns) - 1, sum(each.get("role") == "assistant" for each in messages))])
 
 
 def _read(name: str) -> str:

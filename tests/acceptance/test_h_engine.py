@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from acceptance.commands import SERVING, tags
 from acceptance.owner import INSTANCE, REPO, Owner, wait_for
+
+from benchmarks import tool_turns
 
 SENTENCES = {
     "The capital of France is": " Paris.",
@@ -109,3 +113,22 @@ def test_tool_calls_are_scored_or_the_missing_parser_is_named(serving: Owner, wh
     serving.run("bring up", *ONLY_SERVING, extra_arguments={"enable-auto-tool-choice": True, "tool-call-parser": "hermes"}).passed()
     serving.run("bench", **given).passed().shows(r"tool-eval-bench short +score")
     assert any(folder.glob("pair1-*.1.tool-eval-bench.json"))
+
+
+@pytest.mark.long
+def test_right_tool_calls_score_high_and_wrong_ones_low(real: Owner, wheels: str, tmp_path: Path) -> None:
+    """With the stub engine, which answers as planted: the real one's model fails each scenario."""
+    stub, turns = Owner(tmp_path), "/srv/models/stub-control/turns"
+    given: dict[str, Any] = {"bench_suite": "tools", "bench_folder": str(tmp_path / "bench"), "pip_arguments": wheels}
+    stub.run("bring up").passed()
+    stub.fault("* slow 0.0001")
+    stub.run("bench", **given).passed()  # installs the tool, if no row before this one has
+    asked = json.loads(stub.on(1, f"/opt/gb10-bench/venv/bin/python -c {shlex.quote(tool_turns.ASKED)}"))
+    try:
+        for name, score in (("right calls", "100.0 .*"), ("wrong calls", "0.00 .*-100.0 %")):
+            stub.on(1, f"mkdir -p $(dirname {turns}); echo {shlex.quote(json.dumps(tool_turns.planted(asked, name)))} >{turns}")
+            run = stub.run("bench", **given).passed()
+            run.shows(*(f"tool-eval-bench short {words} % {score}" for words in ("score", "tool selection", "error recovery")))
+    finally:
+        stub.fault()
+        stub.on(1, f"rm -f {turns}")

@@ -238,11 +238,10 @@ _SHARES = (
 )  # fmt: skip
 
 
-def _row(level: Level, quantity: str, values: Sequence[float], mean: float | None = None, spread: float | None = None) -> dict[str, Any]:
-    average, off = statistics.fmean(values) if mean is None else mean, statistics.pstdev(values) if spread is None else spread
+def _row(level: Level, quantity: str, values: Sequence[float]) -> dict[str, Any]:
     return {
-        **level._asdict(), "quantity": quantity, "runs": [round(value, 3) for value in values], "mean": round(average, 3),
-        "spread": round(off, 3) if len(values) > 1 else None,
+        **level._asdict(), "quantity": quantity, "runs": [round(value, 3) for value in values], "mean": round(statistics.fmean(values), 3),
+        "spread": round(statistics.pstdev(values), 3) if len(values) > 1 else None,
     }  # fmt: skip
 
 
@@ -267,9 +266,10 @@ def _benchy_rows(level: Level, found: Mapping[str, Any]) -> list[dict[str, Any]]
         if run["is_context_prefill_phase"]:
             continue
         for quantity, place in _PLACES.items():
-            metric = run.get(place)
-            if metric and metric["values"] and not (quantity == "aggregate_tok_s" and run["concurrency"] == 1):
-                out.append(_row(level, quantity, metric["values"], metric["mean"], metric["std"]))
+            values, streams = (run.get(place) or {}).get("values"), run["concurrency"]
+            if values and not (quantity == "aggregate_tok_s" and streams == 1):
+                size = streams if len(values) == RUNS * streams else 1  # one for each stream of each run: how streams differ is not how runs differ
+                out.append(_row(level, quantity, [statistics.fmean(values[begin : begin + size]) for begin in range(0, len(values), size)]))
     return out
 
 

@@ -12,7 +12,7 @@ from playbook import REPO
 from tools import acceptance, stages
 
 #: When the rows run that `pytest -m` selects.
-SELECTED = {"quick": ("test",), "not quick": ("more", "long"), "long": ("long",)}
+SELECTED = {"quick": ("test",), "not quick": ("more", "long"), "not quick and not long": ("more",), "long": ("long",)}
 
 
 def rows(suite: str) -> list[str]:
