@@ -86,6 +86,7 @@ def wheels(real: Owner, tmp_path_factory: pytest.TempPathFactory) -> str:
     return "--no-index --find-links=/srv/wheels"
 
 
+@pytest.mark.long
 def test_bench_measures_the_real_engine_as_its_tool_does_by_hand(serving: Owner, wheels: str) -> None:
     folder = serving.folder / "bench"
     given: dict[str, Any] = {"bench_levels": LEVELS, "bench_folder": str(folder), "pip_arguments": wheels}
@@ -98,7 +99,7 @@ def test_bench_measures_the_real_engine_as_its_tool_does_by_hand(serving: Owner,
     for run in json.loads(serving.on(1, BY_HAND, timeout=300))["benchmarks"]:
         theirs, mine = run["tg_req_throughput"], ours[run["concurrency"]]
         print(f"c{run['concurrency']}: bench.yml {mine['mean']} ± {mine['spread']}, by hand {theirs['mean']:.2f} ± {theirs['std']:.2f} tok/s")
-        # Other lanes of `make more` take CPU from one and not from the other: alone, the two are within their spread (docs/measured/performance.md).
+        # Other work takes CPU from one and not from the other: alone, the two are within their spread (docs/measured/performance.md).
         assert abs(mine["mean"] - theirs["mean"]) <= max(3 * (mine["spread"] + theirs["std"]), 0.5 * theirs["mean"])
     print(next(line for line in serving.on(1, OF_THE_IMAGE, timeout=300).splitlines() if "Output token throughput" in line))
     assert serving.serves()
