@@ -45,6 +45,7 @@ sys.path[:0] = [str(REPO), str(REPO / "collections")]
 from ansible_collections.gb10.cluster.plugins.lookup.profile import shipped_profiles  # noqa: E402  the checkout is not an installed package
 from ansible_collections.gb10.cluster.plugins.module_utils._bench import levels, tools  # noqa: E402  as above
 from ansible_collections.gb10.cluster.plugins.module_utils._bench.levels import Level  # noqa: E402  as above
+from ansible_collections.gb10.cluster.plugins.module_utils._core.node_files import write_atomically  # noqa: E402  as above
 from ansible_collections.gb10.cluster.plugins.module_utils._core.text import table  # noqa: E402  as above
 from ansible_collections.gb10.cluster.plugins.module_utils._pair import verbs_measure  # noqa: E402  as above
 from ansible_collections.gb10.cluster.plugins.plugin_utils.profile_resolve import resolve  # noqa: E402  as above
@@ -197,7 +198,7 @@ def plant(name: str, level: Level) -> None:
     else:
         asked = json.loads(subprocess.run([tools.PYTHON, "-c", tool_turns.ASKED], check=True, capture_output=True, text=True).stdout)
         turns = tool_turns.planted(asked, name)
-    Path(control.FOLDER, "turns").write_text(json.dumps(turns), encoding="utf-8")
+    write_atomically(os.path.join(control.FOLDER, "turns"), json.dumps(turns), 0o644)  # the other lanes read it
 
 
 def work_of(only: str, slower: bool) -> list[Work]:

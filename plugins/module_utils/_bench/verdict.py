@@ -304,7 +304,7 @@ class _Judge:
         elif number:
             self.notes.append(f"{text}.")
         silent = self.samples[-1]["time"] - max((sample["time"] for sample in self.samples if not sample.get("gap")), default=self.samples[0]["time"])
-        if silent >= LONGEST_GAP:
+        if silent >= 0.95 * LONGEST_GAP:  # the last sample may be an hour before its end
             self.bad.append(f"No service was seen in the last {silent / 3600:.0f} h: {self.samples[-1]['gap']}.")
 
     def rest(self, ranks: int) -> None:

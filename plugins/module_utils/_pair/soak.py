@@ -44,7 +44,8 @@ LONGEST_HOURS, MOST_SAMPLES, LONGEST_PAUSE = 24 * 31, 50_000, 3600.0
 REQUEST_SECONDS, PROBE_SECONDS = 900.0, 300.0
 BEGIN_SECONDS, END_SECONDS, LOCK_SECONDS = 15.0, 60.0, 1.0
 CALM_SECONDS = 5.0  # after a request that failed
-LOOK_SECONDS = 5.0  # between two looks whether it has ended
+LOOK_SECONDS, RANKS_SECONDS = 5.0, 120.0  # between two looks whether something has changed; for agents that come back after a power failure
+BY = "gb10 soak"  # desires the releases of an A/B test
 _SERVED = "vllm:request_success_total"
 
 # --- The files of a soak, and what loads and reads.
@@ -100,6 +101,7 @@ class Soak:
     def end(self, refused: str = "", lost: str = "") -> None:
         """Write the verdict, which ends the soak. `refused` is why the other release of an A/B test does not serve, `lost` why the first one does not."""
         found, back = verdict(self.plan, self.samples()), self.plan.get("back")
+        refused, lost = text.printable(refused), text.printable(lost)  # of a container's log: an async result skips NodeResults
         if refused:
             found.update(verdict="failed", findings=[refused], sentence=f"{found['group']}: release {found['release']} was not soaked: it does not serve.")
         found["notes"] += [f"Release {back} does not serve again: {lost}" if lost else f"Release {back} serves again."] if back else []
@@ -260,7 +262,7 @@ def _run(group: Group, soak: Soak) -> int:
 
 
 def _load(group: Group, soak: Soak, samples: list[dict[str, Any]], ended: threading.Event) -> bool:
-    """Load the model and take samples. Return whether the hours are over, on the same release."""
+    """Load the model and take samples. Return whether the hours are over, on the same release, and no one has stopped it."""
     plan, serves = soak.plan, time.monotonic()
     if samples and samples[-1]["seconds"] >= 3600 * plan["hours"]:  # it was killed on its way back
         return True
@@ -276,16 +278,15 @@ def _load(group: Group, soak: Soak, samples: list[dict[str, Any]], ended: thread
         while not (full or other) and soak.wanted() and not ended.is_set() and (left := begun + plan["interval"] - time.monotonic()) > 0:
             ended.wait(min(left, 1.0))
     load.ended.set()
-    return full and not other
+    return full and not other and soak.wanted()
 
 
 def _second(group: Group, plan: Mapping[str, Any]) -> Soak:
     """Write the plan of the second soak of an A/B test: the same load, on the other release."""
     now = max(time.time(), plan["started"] + 1)  # the names of both are times
     soak = Soak(group, time.strftime(NAME, time.gmtime(now)))
-    both = {"name": soak.name, "release": plan["against"], "first": plan["name"], "back": plan["release"], "against": "", "started": now}
-    soak.folder.save(look.PLAN, {**plan, **both})
-    soak.plan = {**plan, **both}
+    soak.plan = {**plan, "name": soak.name, "release": plan["against"], "first": plan["name"], "back": plan["release"], "against": "", "started": now}
+    soak.folder.save(look.PLAN, soak.plan)
     return soak
 
 
@@ -295,29 +296,42 @@ def _enter(group: Group, soak: Soak) -> str:
     if not first.folder.exists(look.SOAKED):  # it was killed in between
         first.end()
     refused = _serve(group, plan["release"], plan["back"])
-    try:
-        found = {} if refused else _described(group, served(group, "soak run"))[0]
-    except CommandError as error:
-        refused = str(error)
     if refused:
         return refused
-    soak.plan = {**plan, **found, "context": min(plan["context"], found["context"])}
+    try:
+        release = served(group, "soak run")
+        found = _described(group, release)[0]
+    except CommandError as error:
+        return str(error)
+    known = cases.cases_known(release, found["context"])
+    soak.plan = {**plan, **found, "context": min(plan["context"], found["context"]), "cases": [each for each in plan["cases"] if each in known]}
     soak.folder.save(look.PLAN, {**soak.plan, "wanted": soak.wanted()})
     return ""
 
 
 def _serve(group: Group, release: str, other: str) -> str:
     """Go to a release of an A/B test from the other one, and return why it does not serve. A stop or another release is that of a person, and stays."""
-    current, printed = node.current_of(group.folder), io.StringIO()
+    end, printed = time.monotonic() + RANKS_SECONDS, io.StringIO()
+    while not _answers(group) and time.monotonic() < end:
+        time.sleep(LOOK_SECONDS)
+    current = node.current_of(group.folder)
     if current not in (release, other) or node.stopped_of(group.folder):
         return "The group was stopped meanwhile." if current in (release, other) else f"The release {current} was started meanwhile."
-    given = argparse.Namespace(release=release, by="gb10 soak", list=False, check=False, again=True, takeover=False, wait=True, json=True)
+    given = argparse.Namespace(release=release, by=BY, list=False, check=False, again=True, wait=True, json=True)
     try:
+        given.takeover = group.call("state")["desired"].get("by") == BY  # it was stopped while the other one boots
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(printed):
             code = rollback(group, given)
     except (*protocol.ERRORS, CommandError) as error:
         return str(error)
     return " ".join(printed.getvalue().split()) if code else ""
+
+
+def _answers(group: Group) -> bool:
+    """Whether the agents of all ranks answer."""
+    with contextlib.suppress(*protocol.ERRORS, CommandError):
+        return all(found is not None for _number, _host, found, _why in ask(group, "hello"))
+    return False
 
 
 def _finish(group: Group, soak: Soak, refused: str = "") -> None:
@@ -329,12 +343,15 @@ def _finish(group: Group, soak: Soak, refused: str = "") -> None:
 # --- The actions of a person.
 
 
-def _systemd_run(group: Group, name: str) -> str:
-    """Start the unit, and return why it does not. It comes back after a failure; after a reboot the agent starts it."""
+def _systemd_run(group: Group) -> str:
+    """Start the unit of the soak that goes on, and return why it does not. It comes back after a failure; after a reboot the agent starts it.
+
+    Its command has no name: the second soak of an A/B test comes back in the unit of the first.
+    """
     words = ["systemd-run", "--quiet", "--collect", f"--unit={UNIT}", f"--description=gb10.cluster: soak of {group.name}"]
     starts = ("Restart=on-failure", "RestartSec=10", "StartLimitIntervalSec=600", "StartLimitBurst=5")  # not for ever, as while the disk is full
     words += [f"--property={each}" for each in (*starts, "MemoryMax=1G", "OOMScoreAdjust=500", "TimeoutStopSec=20")]
-    code, out, err = run_command([*words, protocol.PROGRAM, "soak", "run", name], 30.0)
+    code, out, err = run_command([*words, protocol.PROGRAM, "soak", "run"], 30.0)
     return f"systemd-run could not start {UNIT} ({(err or out).strip() or code})" if code else ""
 
 
@@ -356,7 +373,6 @@ def _described(group: Group, release: Mapping[str, Any]) -> tuple[dict[str, Any]
 
 def _start(group: Group, options: argparse.Namespace) -> dict[str, Any]:
     release = served(group, "soak start")
-    need_no_soak(group)
     least = 3600 * options.hours / MOST_SAMPLES
     if not (0 < options.hours <= LONGEST_HOURS and least <= options.interval <= LONGEST_PAUSE and 0 <= options.pause <= LONGEST_PAUSE):  # also not NaN
         found = f"{options.hours:g} hours, an interval of {options.interval:g} s and a pause of {options.pause:g} s"
@@ -365,21 +381,24 @@ def _start(group: Group, options: argparse.Namespace) -> dict[str, Any]:
     if options.against and (options.against == release.get("release") or not os.path.isdir(os.path.join(group.folder, "releases", options.against))):
         raise CommandError(f"{group.host} keeps no release {options.against} besides the one that serves. See `gb10 rollback --list`.")
     served_now, server = _described(group, release)
+    tokens_per_word = _tokens_per_word(server, served_now["model"])
+    need_no_soak(group)  # last: another person may start one as well
     soak = Soak(group, time.strftime(NAME, time.gmtime()))
     name = soak.name
     soak.folder.save(look.PLAN, {
         "group": group.name, "name": name, **served_now, "hours": options.hours, "seed": options.seed or name, "interval": options.interval,
-        "pause": options.pause, "users": cases.users_of(release.get("settings") or {}), "tokens_per_word": _tokens_per_word(server, served_now["model"]),
+        "pause": options.pause, "users": cases.users_of(release.get("settings") or {}), "tokens_per_word": tokens_per_word,
         "cases": cases.cases_known(release, served_now["context"]), "against": options.against, "label": options.label, "restarts": options.restarts,
         "started": time.time(), "wanted": True,
     })  # fmt: skip
     Folder(group.folder, protocol.SOAKS).prune(KEPT, name)
-    problem, end = _systemd_run(group, name), time.monotonic() + BEGIN_SECONDS
+    problem, end = _systemd_run(group), time.monotonic() + BEGIN_SECONDS
     while not (problem or soak.runs()):
         time.sleep(0.1)
-        problem = f"{UNIT} does not run: see `journalctl -u {UNIT}`" if time.monotonic() > end else ""
-    if problem:
-        run_command(["systemctl", "stop", f"{UNIT}.service"], END_SECONDS)
+        if time.monotonic() > end:
+            problem = f"{UNIT} does not run: see `journalctl -u {UNIT}`"
+            run_command(["systemctl", "stop", f"{UNIT}.service"], END_SECONDS)
+    if problem:  # a unit that systemd-run has refused to start may be that of another person
         shutil.rmtree(soak.folder.path(), ignore_errors=True)
         raise CommandError(f"{group.name}: {problem}.")
     return Soak(group, name).document()
@@ -437,24 +456,24 @@ def _compared(documents: Sequence[Mapping[str, Any]]) -> list[str]:
 def _resume(group: Group) -> str:
     """Start the unit of the soak that goes on, if it does not run. Return why that fails."""
     found = _soaks(group)[:1]
-    return _systemd_run(group, found[0].name) if found and found[0].wanted() and not found[0].runs() else ""
+    return _systemd_run(group) if found and found[0].wanted() and not found[0].runs() else ""
 
 
 def soak(group: Group, options: argparse.Namespace) -> int:
     """Start, stop, show or compare soaks. Return 2 for a verdict that has failed, and if the first release of an A/B test does not serve again."""
     group.need_head("soak")
     changed, names = options.action == "start", list(options.names)
-    if options.action == "resume" or options.wait:  # the agent has started, or a person waits for a unit that was ended
-        problem = _resume(group)
-        if options.action == "resume":
-            if problem:
-                raise CommandError(f"{group.name}: {problem}.")
-            return 0
+    if options.action == "resume":
+        if problem := _resume(group):
+            raise CommandError(f"{group.name}: {problem}.")
+        return 0
     if changed:
         found = [_start(group, options)]
     else:
-        while options.wait and look.soaking(group.folder):
-            time.sleep(LOOK_SECONDS)
+        if options.action == "verdict" and options.wait:
+            _resume(group)  # its unit may have been ended
+            while look.soaking(group.folder):
+                time.sleep(LOOK_SECONDS)
         soaks = _soaks(group, *names)
         if not soaks:
             raise CommandError(f"{group.name}: there was no soak yet. Start one with `gb10 soak start`.")

@@ -187,8 +187,7 @@ class Target:
             self.user = os.geteuid() or pwd.getpwnam(tools.USER).pw_uid
             os.stat(tools.PYTHON)
         except (KeyError, OSError) as error:
-            lacks = f"measuring tools in {tools.FOLDER}, or not their user {tools.USER}"
-            raise CommandError(f"{group.host} has no {lacks}. Run playbooks/bench.yml, which installs them.") from error
+            raise CommandError(f"{group.host} lacks {tools.PYTHON}, or its user {tools.USER}. Run playbooks/bench.yml, which installs both.") from error
         _clear((os.geteuid(), self.user))
         status, page = self.server.call("GET", "/v1/models")
         try:

@@ -81,8 +81,9 @@ class Head:
         rank.answers["watch"] = lambda _request: protocol.success({"hello": {}, "sample": self.sample()})
         self.commanded, self.kernel = list[list[str]](), list[dict[str, str]]()
         self.unit: subprocess.Popen[bytes] | None = None
-        self.current, self.went, self.broken = "abc", list[str](), set[str]()
-        self.containers, self.service = [CONTAINER], Service(config, run_dir=str(folder / "run"), rank=rank, actor=FakeActor())
+        self.current, self.went, self.took, self.broken = "abc", list[str](), list[bool](), set[str]()
+        self.actor, self.containers = FakeActor(), [CONTAINER]
+        self.service = Service(config, run_dir=str(folder / "run"), rank=rank, actor=self.actor)
         self.service.start()
 
     def sample(self) -> dict[str, Any]:
@@ -111,12 +112,13 @@ class Head:
     def rollback(self, _group: commands.Group, options: Any) -> int:
         """Do what `gb10 rollback` does, and stop with a reason at a release that does not boot."""
         self.went.append(options.release)
+        self.took.append(options.takeover)
         if options.release in self.broken:
-            sys.stderr.write(f"pair1: {options.release} ran out of memory.\n")
+            sys.stderr.write(f"pair1: {options.release} ran out of memory.\x1b\n")
             return commands.DIFFERS
         self.current, self.containers = options.release, [{**CONTAINER, "id": options.release, "labels": {"gb10.cluster.release": options.release}}]
         path = self.group / "current/release.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), "release": options.release}))
+        path.write_text(json.dumps({**json.loads(path.read_text()), "release": options.release, "settings": {}}))
         return 0
 
     def start_both(self, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -128,6 +130,19 @@ class Head:
         monkeypatch.setattr(node, "current_of", lambda _folder: self.current)
         monkeypatch.setattr(signal, "signal", lambda *_words: None)
         return name
+
+    def end_in_boot(self, monkeypatch: pytest.MonkeyPatch, first: str) -> str:
+        """Run an A/B test in a process that gets SIGTERM while the other release boots, and return the name of its second soak."""
+        with monkeypatch.context() as patch:
+            handlers: list[Any] = []
+            patch.setattr(signal, "signal", lambda _number, handler: handlers.append(handler))
+            patch.setattr(soak, "rollback", lambda *words: [self.rollback(*words), handlers[-1](0, None)][0])
+            self.gb10("soak", "run", first)
+        for each in Path("/proc/self/fd").iterdir():  # a process that ends has no lock
+            if os.path.realpath(each).endswith("samples.jsonl"):
+                os.close(int(each.name))
+        [second] = {path.name for path in (self.group / "soak").iterdir()} - {first}
+        return second
 
     def end(self, sent: int = 0) -> int:
         """Send a signal to the unit, wait for its end, and return its exit code."""
@@ -241,7 +256,7 @@ def test_sigterm_ends_the_process_and_not_the_soak_which_the_agent_starts_again(
     until(lambda: head.commanded[-1] == [protocol.PROGRAM, "soak", "resume"])
     again.close()
     head.gb10("soak", "resume")
-    assert head.commanded[-1][-3:] == ["soak", "run", name]
+    assert head.commanded[-1][-2:] == ["soak", "run"], "without a name: the second of an A/B test comes back in the unit of the first"
     assert head.commanded[-1][:2] == ["systemd-run", "--quiet"]
     assert {"--property=Restart=on-failure", "--property=StartLimitIntervalSec=600", "--property=StartLimitBurst=5"} <= set(head.commanded[-1])
     head.gb10("soak", "stop")
@@ -331,20 +346,12 @@ def test_the_soak_that_runs_is_meant_also_if_the_clock_was_set_back_before_it(he
 def test_two_soaks_have_one_load_and_the_first_release_serves_again_also_after_an_interruption(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
     first = head.start_both(monkeypatch)
     assert json.loads(head.gb10("soak", "status", "--json").out)["label"] == '{"vllm_tp2_max_num_seqs": 8}'
-    with monkeypatch.context() as patch:  # the process gets SIGTERM while the other release boots
-        handlers: list[Any] = []
-        patch.setattr(signal, "signal", lambda _number, handler: handlers.append(handler))
-        patch.setattr(soak, "rollback", lambda *words: [head.rollback(*words), handlers[-1](0, None)][0])
-        head.gb10("soak", "run", first)
-    for each in Path("/proc/self/fd").iterdir():  # a process that ends has no lock
-        if os.path.realpath(each).endswith("samples.jsonl"):
-            os.close(int(each.name))
-    [second] = {path.name for path in (head.group / "soak").iterdir()} - {first}
+    second = head.end_in_boot(monkeypatch, first)
     half = json.loads(head.gb10("soak", "status", "--json").out)
     assert (half["name"], half["state"], half["first"], head.went) == (second, "interrupted", first, ["def"])
     kept = head.lines(first)
     (head.group / "soak" / second / "samples.jsonl").write_text(f"{json.dumps(kept[0])}\n")
-    head.gb10("soak", "run")  # as the agent does
+    head.gb10("soak", "run")  # as systemd and the agent do
     assert head.lines(first) == kept
     assert head.went == ["def", "abc"], "a release that was soaked already is not started again"
     page = json.loads(head.gb10("soak", "verdict", "--wait", "--json").out)
@@ -360,7 +367,7 @@ def test_two_soaks_have_one_load_and_the_first_release_serves_again_also_after_a
     ("broken", "meanwhile", "code", "went", "note"),
     [
         pytest.param({"def"}, "abc", 0, ["def", "abc"], "Release abc serves again.", id="the other one does not boot"),
-        pytest.param({"def", "abc"}, "abc", 2, ["def", "abc"], "Release abc does not serve again: pair1: abc ran out of memory.", id="nor the first"),
+        pytest.param({"def", "abc"}, "abc", 2, ["def", "abc"], "Release abc does not serve again: pair1: abc ran out of memory.\\x1b", id="nor the first"),
         pytest.param(set(), "xyz", 2, [], "Release abc does not serve again: The release xyz was started meanwhile.", id="a person chose a third"),
     ],
 )
@@ -375,6 +382,7 @@ def test_a_release_that_does_not_boot_is_on_the_page(
     assert ("pair1: def ran out of memory." in page) == ("def" in broken)
     assert page.splitlines()[-1] == note
     assert head.went == went
+    assert "u001b" not in "".join(path.read_text() for path in (head.group / "soak").glob("*/verdict.json"))
 
 
 def test_a_garbled_reply_to_a_case_of_the_list_is_a_failed_request(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -395,3 +403,53 @@ def test_a_soak_that_a_person_ends_with_another_release_is_not_followed(head: He
     head.gb10("soak", "run", first)
     assert (head.went, [path.name for path in (head.group / "soak").iterdir()]) == ([], [first])
     assert "lab-1 keeps no release xyz besides the one that serves." in head.gb10("soak", "start", "--against=xyz", code=1).err
+
+
+def test_two_people_who_start_a_soak_at_once_get_one(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
+    described, others = soak._described, [lambda: head.start("--hours=0.6")]
+    with monkeypatch.context() as patch:
+        patch.setattr(soak, "_described", lambda *words: [others.pop()() if others else "", described(*words)][1])
+        assert "has not ended. End it with `gb10 soak stop`." in head.gb10("soak", "start", code=1).err
+        patch.setattr(soak, "need_no_soak", lambda _group: None)  # it was a moment later
+        patch.setattr(soak, "NAME", "later")
+        patch.setattr(soak, "run_command", lambda words, *_more: (1 if words[0] == "systemd-run" else head.end(signal.SIGTERM), "", "It is there"))
+        assert head.gb10("soak", "start", code=1).err == "pair1: systemd-run could not start gb10-soak (It is there).\n"
+    assert head.unit
+    assert head.unit.poll() is None, "the unit of the other person"
+    assert json.loads(head.gb10("soak", "stop", "--wait", "--json").out)["state"] == "ended"  # --wait is of verdict
+    assert head.end() == 0
+
+
+def test_a_stop_in_the_last_sample_of_the_first_soak_ends_both(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, take = head.start_both(monkeypatch), soak.Sampler.take
+    place = head.group / "soak" / first / "plan.json"
+
+    def stopped(*words: Any) -> dict[str, Any]:
+        place.write_text(json.dumps({**json.loads(place.read_text()), "wanted": False}))
+        return {**take(*words), "seconds": 2.0}
+
+    monkeypatch.setattr(soak.Sampler, "take", stopped)
+    head.gb10("soak", "run", first)
+    assert (head.went, [path.name for path in (head.group / "soak").iterdir()]) == ([], [first])
+
+
+def test_a_stop_while_the_other_release_boots_takes_its_boot_over(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cases, "LEAST_CHAT", 1)
+    path = head.group / "current/release.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "settings": {"max-num-seqs": 4, "enable-auto-tool-choice": True}}))
+    first = head.start_both(monkeypatch)
+    plans = [head.group / "soak" / name / "plan.json" for name in (first, head.end_in_boot(monkeypatch, first))]
+    assert [json.loads(each.read_text())["cases"] for each in plans] == [["victim", "cold-tools"], ["victim"]], "the other one refuses tools"
+    head.actor.desired.update(by="gb10 soak", release="def")
+    head.gb10("soak", "stop")
+    assert (head.went, head.took) == (["def", "abc"], [False, True])
+
+
+def test_a_change_of_release_waits_for_agents_that_come_back(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, away, ask = head.start_both(monkeypatch), [None, None], soak.ask
+    monkeypatch.setattr(soak, "LOOK_SECONDS", 0.05)
+    silent = [(1, "lab-2", None, "no reply")]
+    monkeypatch.setattr(soak, "ask", lambda group, verb, **more: [silent, away.pop()][0] if verb == "hello" and away else ask(group, verb, **more))
+    monkeypatch.setattr(soak, "rollback", lambda *words: int(bool(away)) or head.rollback(*words))
+    head.gb10("soak", "run", first)
+    assert head.went == ["def", "abc"]

@@ -413,11 +413,11 @@ def test_a_file_that_a_tool_needs_is_named(measured: Bench, gone: str, levels: o
 
 def test_a_head_without_the_tools_is_not_measured(measured: Bench) -> None:
     measured.patch.setattr(tools, "PYTHON", "/none")
-    assert measured.bench(code=1)[1].startswith("spark-1 has no measuring tools in ")
+    assert measured.bench(code=1)[1].startswith("spark-1 lacks /none, or its user gb10-bench. ")
     measured.patch.setattr(tools, "PYTHON", sys.executable)
     measured.patch.setattr(os, "geteuid", lambda: 0)
     measured.patch.setattr(tools, "USER", "gb10-no-such-user")
-    assert ", or not their user gb10-no-such-user. Run playbooks/bench.yml, which installs them." in measured.bench(code=1)[1]
+    assert ", or its user gb10-no-such-user. Run playbooks/bench.yml, which installs both." in measured.bench(code=1)[1]
 
 
 def test_a_group_that_does_not_serve_is_not_measured(measured: Bench) -> None:
