@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from ansible_collections.gb10.cluster.plugins.module_utils._gate import cases
 from ansible_collections.gb10.cluster.plugins.module_utils._node import node
-from ansible_collections.gb10.cluster.plugins.module_utils._pair import commands, look, protocol, service, soak, verbs_measure
+from ansible_collections.gb10.cluster.plugins.module_utils._pair import commands, look, protocol, service, soak, verbs_measure, verbs_read
 from ansible_collections.gb10.cluster.plugins.module_utils._pair.service import Service
 from http_server import Handler, answering
 from unit.fixtures.agent.wire import FakeActor, FakeRank, configuration, until
@@ -446,7 +446,7 @@ def test_a_stop_while_the_other_release_boots_takes_its_boot_over(head: Head, mo
 
 
 def test_a_change_of_release_waits_for_agents_that_come_back(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, away, ask = head.start_both(monkeypatch), [None, None], soak.ask
+    first, away, ask = head.start_both(monkeypatch), [None, None], verbs_read.ask
     monkeypatch.setattr(soak, "LOOK_SECONDS", 0.05)
     silent = [(1, "lab-2", None, "no reply")]
     monkeypatch.setattr(soak, "ask", lambda group, verb, **more: [silent, away.pop()][0] if verb == "hello" and away else ask(group, verb, **more))
