@@ -34,11 +34,11 @@ def place(number: int, size: int = 2, **more: Any) -> dict[str, Any]:
     return {"rank": number, "size": size, "master_addr": addresses[0], "fabric_ip": addresses[number], "env": {}, **more}
 
 
-def ranks(*totals: float, available: float | None = 114.0, free: float | None = 113.0, **more: Any) -> list[dict[str, Any]]:
+def ranks(*totals: float, available: float | None = 114.0, **more: Any) -> list[dict[str, Any]]:
     """The memory of one node for each total, in GiB, as the estimate of the KV pool reads it."""
 
     def kib(gib: float | None) -> int | None:
         return None if gib is None else int(gib * 2**20)
 
     names = ["spark-a", "spark-b", "spark-c", "spark-d"]
-    return [{"rank": i, "host": names[i], "total_kib": kib(t), "available_kib": kib(available), "free_kib": kib(free), **more} for i, t in enumerate(totals)]
+    return [{"rank": i, "host": names[i], "total_kib": kib(t), "available_kib": kib(available), **more} for i, t in enumerate(totals)]

@@ -46,8 +46,10 @@ def test_a_drafter_is_staged_next_to_a_model_that_all_ranks_have(tmp_path: Path)
         "container": {"volumes": ["{model_store}:/models:ro"]},
     }  # fmt: skip
     given: dict[str, Any] = {"gb10_model_store": str(store), "gb10_profile": "two", "gb10_profiles": {"two": profile}, "weights_reserve_gib": 0}
-    result = play(tmp_path, WEIGHTS, "--check", **given)
+    result = play(tmp_path, WEIGHTS, "--check", **given, weights_verify="full", ansible_inject_invocation=True)
     assert result.rc == 0, result.stdout
+    read = [each for event in result.events for each in (event["event_data"]["res"] or {}).get("results") or [] if "manifest" in each]
+    assert {each["invocation"]["module_args"]["verify"] for each in read} == {"full"}
     lock = "Compare with the lock file, or record it there"
     assert {(host, task.rpartition("| ")[2].removeprefix("gb10.cluster.weights : ")) for host, task in result.changed} == {
         ("one", "Fetch the model from the hub, on one rank"), ("two", "Fetch and put in place"), ("one", lock),
@@ -61,9 +63,11 @@ def test_a_drafter_is_staged_next_to_a_model_that_all_ranks_have(tmp_path: Path)
 
 
 def test_an_image_that_one_rank_pulls_comes_to_the_others(tmp_path: Path) -> None:
-    result = play(tmp_path, IMAGE, "--check", image_reference="vllm:1")
+    result = play(tmp_path, IMAGE, "--check", image_reference="vllm:1", image_keep=1, ansible_inject_invocation=True)
     assert result.rc == 0, result.stdout
     assert {(host, task.rpartition("| ")[2]) for host, task in result.changed} == {("one", "Pull or build"), ("two", "Load it")}
+    jobs = [event["event_data"]["res"]["invocation"]["module_args"] for event in result.events if event["event_data"]["res"].get("changed")]
+    assert [each["keep"] for each in jobs] == [1, 1], "on all ranks"
     assert "vllm:1: to be made the same on one, two" in result.stdout
 
 

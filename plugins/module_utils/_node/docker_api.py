@@ -173,6 +173,7 @@ def logs(container: str, since_ns: int = 0, socket_path: str = DEFAULT_SOCKET, t
 
 # --- Parse the log and the state of a container as the Docker Engine sends them.
 
+# In UTC with the log driver json-file, which each release sets. (In Docker 24.0.7 the driver local used the time zone of the node: moby issue 46910.)
 _STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z ?")
 #: A record may be this much older than the one before it: the engine reads and stamps the two streams of a container independently.
 OUT_OF_ORDER_NS = 2 * 10**9

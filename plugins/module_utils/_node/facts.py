@@ -172,8 +172,10 @@ def docker(node: Node, socket_path: str, image: str) -> tuple[Record, list[Recor
     try:
         engine.update(parse.engine_facts(docker_api.parsed(docker_api.get("/info", None, socket_path), socket_path)))
         for entry in docker_api.list_containers([], socket_path):
-            asked = entry.get("State") in ("running", "restarting", "paused") or parse.is_vllm(entry)
-            details = docker_api.inspect(entry["Id"], socket_path) if asked else None  # None too if it was removed after the list
+            details: Record | None = None
+            if entry.get("State") in ("running", "restarting", "paused") or parse.is_vllm(entry):
+                with contextlib.suppress(docker_api.DockerError):  # that of a dead container can fail (github.com/stepchowfun/docuum/pull/407)
+                    details = docker_api.inspect(entry["Id"], socket_path)  # None too if it was removed after the list
             containers.append(parse.container_facts(entry, details or {}))
         if image:
             engine["image_present"] = images.inspect_image(image, socket_path) is not None

@@ -75,9 +75,10 @@ def _kib(entry: Mapping[str, Any], name: str, host: str) -> float | None:
 
 
 def _memory(entry: Mapping[str, Any], number: int, on_gpu: bool) -> dict[str, Any]:
-    """Read one rank's figures, in KiB. Page cache counts as available: the agent drops it before the start, also for the images that read MemFree.
+    """Read one rank's figures, in KiB.
 
     An engine `on_gpu` uses the GPU's own memory if there is one. What the old engine holds of it is free after the stop.
+    Page cache counts as available: the agent drops it before a start, also for vLLM before 0.20, which reads MemFree (its pull request 35356).
     """
     host = str(entry.get("host") or f"rank {number}")
     own = on_gpu and bool(entry.get("gpu_total_kib"))

@@ -1,4 +1,4 @@
-"""roce_info through its own main(): a captured tree, the pings of a live node, and each sentence with which it fails."""
+"""roce_info through its own main(): this machine, the pings of a live node, and each sentence with which it fails."""
 
 from __future__ import annotations
 

@@ -160,9 +160,9 @@ def test_the_figures_of_seed_000_agree() -> None:
 
 def test_warns_if_the_peak_of_the_load_does_not_fit() -> None:
     own = resolve("dspark-nvfp4-1m-seed", SHIPPED)
-    short = make_plan(own, ranks(SPARK, SPARK, available=104.0, free=103.0))
+    short = make_plan(own, ranks(SPARK, SPARK, available=104.0))
     (text,) = [text for text in short["warnings"] if "peak" in text]
     assert "spark-a has 104.0 GiB for the load. 75.0 GiB of weights and the peak of loading and profiling (33 GiB, 11_p's thread) need 4.0 GiB more." in text
     assert short["verdict"] == "ok", "one report does not refuse a boot"
-    for entries in (ranks(SPARK, SPARK), ranks(SPARK, SPARK, available=20.0, free=20.0, engine_running=True)):
+    for entries in (ranks(SPARK, SPARK), ranks(SPARK, SPARK, available=20.0, engine_running=True)):
         assert [text for text in make_plan(own, entries)["warnings"] if "peak" in text] == []

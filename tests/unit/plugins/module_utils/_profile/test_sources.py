@@ -179,6 +179,6 @@ def test_the_drafter_is_pinned_and_the_engine_loads_it(name: str) -> None:
 def test_published_pools_of_pinned_kv_memory_are_estimated(name: str, pinned: str | int, pool: int) -> None:
     flag = next(each for each in SHIPPED[name]["engine"]["args"] if each.startswith("kv-cache-memory"))
     profile = resolve("p", SHIPPED, {"p": {"extends": name, "engine": {"args": {flag: pinned}}}})
-    plan = kv_estimate.make_plan(profile, ranks(121.69, 121.69, available=None, free=118))
+    plan = kv_estimate.make_plan(profile, ranks(121.69, 121.69, available=None))
     assert plan["expected_tokens"] == pytest.approx(pool, rel=0.001)
     assert plan["verdict"] == "ok"
