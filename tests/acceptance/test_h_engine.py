@@ -127,7 +127,7 @@ def test_right_tool_calls_score_high_and_wrong_ones_low(real: Owner, wheels: str
     asked = json.loads(stub.on(1, f"/opt/gb10-bench/venv/bin/python -c {shlex.quote(tool_turns.ASKED)}"))
     try:
         for name, score in (("right calls", "100.0 .*"), ("wrong calls", "0.00 .*-100.0 %")):
-            stub.on(1, f"mkdir -p $(dirname {turns}); echo {shlex.quote(json.dumps(tool_turns.planted(asked, name)))} >{turns}")
+            stub.on(1, f"mkdir -p $(dirname {turns}); printf %s {shlex.quote(json.dumps(tool_turns.planted(asked, name)))} >{turns}")
             run = stub.run("bench", **given).passed()
             run.shows(*(f"tool-eval-bench short {words} % {score}" for words in ("score", "tool selection", "error recovery")))
     finally:
