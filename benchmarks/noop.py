@@ -66,19 +66,27 @@ def noop(checkout: Path, inventory: str) -> Cost:
     return Cost(len(re.findall(r"^TASK \[", text, re.M)), len(re.findall(r" SSH: EXEC ", text)) / len(hosts), seconds, cpu)
 
 
+def in_turns(sides: dict[str, tuple[Path, str]], rounds: int) -> dict[str, float]:
+    """Measure checkouts and inventories in turns, print each run and the median of each, and return the medians of the seconds."""
+    found: dict[str, list[Cost]] = {name: [] for name in sides}
+    for number in range(1, rounds + 1):
+        for name, side in sides.items():
+            found[name].append(noop(*side))
+            each = found[name][-1]
+            print(f"round {number}: {name}: {each.tasks} tasks, {each.trips:g} round trips, {each.seconds:.1f} s, CPU {each.cpu:.1f} s", flush=True)
+    medians = {name: statistics.median(each.seconds for each in costs) for name, costs in found.items()}
+    for name, costs in found.items():
+        print(f"median: {name}: {medians[name]:.1f} s, CPU {statistics.median(each.cpu for each in costs):.1f} s")
+    return medians
+
+
 def pairs(count: int, rounds: int) -> None:
     """Print the cost of a run over so many pairs next to that over one of them."""
     bring_up(2 * count)
-    folder = Path(tempfile.mkdtemp(prefix="gb10-noop-"))
-    wanted = {number: str(inventory(folder / str(number), number, **STUB_VARIABLES)) for number in (count, 1)}  # the first one brings all up
-    found: dict[int, list[Cost]] = {number: [] for number in wanted}
-    for _round in range(rounds):
-        for number, path in wanted.items():
-            found[number].append(noop(REPO, path))
-            each = found[number][-1]
-            print(f"{number} pairs: {each.tasks} tasks, {each.trips:g} round trips a host, {each.seconds:.1f} s, CPU {each.cpu:.1f} s", flush=True)
-    seconds = {number: statistics.median(each.seconds for each in costs) for number, costs in found.items()}
-    print(f"median: {seconds[count]:.1f} s and {seconds[1]:.1f} s, ratio {seconds[count] / seconds[1]:.2f}")
+    folder = Path(tempfile.mkdtemp(prefix="gb10-noop-"))  # the first side brings all up
+    sides = {f"{number} pairs": (REPO, str(inventory(folder / str(number), number, **STUB_VARIABLES))) for number in (count, 1)}
+    several, one = in_turns(sides, rounds).values()
+    print(f"ratio {several / one:.2f}")
 
 
 def main() -> None:
@@ -92,14 +100,7 @@ def main() -> None:
     if options.pairs:
         pairs(options.pairs, options.rounds)
         return
-    found: dict[Path, list[Cost]] = {checkout: [] for checkout in options.checkouts}
-    for number in range(1, options.rounds + 1):
-        for checkout, costs in found.items():
-            costs.append(noop(checkout, os.path.abspath(options.inventory)))
-            each = costs[-1]
-            print(f"round {number}: {checkout}: {each.tasks} tasks, {each.trips:g} round trips, {each.seconds:.1f} s, CPU {each.cpu:.1f} s", flush=True)
-    for checkout, costs in found.items():
-        print(f"median: {checkout}: {statistics.median(each.seconds for each in costs):.1f} s, CPU {statistics.median(each.cpu for each in costs):.1f} s")
+    in_turns({str(checkout): (checkout, os.path.abspath(options.inventory)) for checkout in options.checkouts}, options.rounds)
 
 
 if __name__ == "__main__":
