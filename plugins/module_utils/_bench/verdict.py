@@ -4,7 +4,7 @@
 """The verdict of a soak from its samples: leaks and slowdowns as slopes with an interval, steps apart from slopes, errors, kernel messages. Pure.
 
 A slope is fitted with the steps, by weighted least squares on differences: noise that depends on the noise before it widens the interval, and bursts count
-little. Each stretch between two gaps has a level of its own, so what happens in a gap is not judged.
+little. Each stretch between two gaps has a level of its own, so what happens in a gap is not judged. Of the speed, each engine has one level.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -255,9 +256,13 @@ class _Judge:
         )  # fmt: skip
 
     def speed(self) -> None:
-        """Judge the decode speed, and the share of accepted drafts, which a server without a drafter does not have."""
+        """Judge the decode speed, and the share of accepted drafts, which a server without a drafter does not have.
+
+        A gap does not change the speed of an engine that goes on, as other programs may change the memory of its node.
+        """
+        engines = [[sample for part in parts for sample in part] for _engine, parts in groupby(self.parts, key=lambda part: part[0].get("engine"))]
         found = trend(_points(
-            self.parts, "seconds", lambda sample: 100 * math.log(sample["tok_s"]) if sample.get("tok_s") else None,
+            engines, "seconds", lambda sample: 100 * math.log(sample["tok_s"]) if sample.get("tok_s") else None,
             lambda sample: math.log1p(sample.get("running") or 0),
         ), STEP_PERCENT)  # fmt: skip
         self._judge(

@@ -97,6 +97,14 @@ def test_what_happens_in_a_gap_is_not_judged_and_the_memory_of_a_new_engine_warm
     assert found["notes"][1] == "2 gaps not judged: the soak did not run for 4 min; rank 1 was started again."
 
 
+def test_gaps_of_an_engine_that_goes_on_do_not_hide_a_slowdown() -> None:
+    samples = soak("slow gaps", slow=10.0)
+    for index in range(40, len(samples), 10):
+        samples[index].update(gap="the soak did not run for 14 s")
+    [found] = verdict.verdict(PLAN, samples)["findings"]
+    assert found.startswith("Decode speed falls ")
+
+
 def test_failed_requests_and_kernel_messages_fail_it() -> None:
     samples = soak("events")
     samples[120].update(failed=2, errors=["HTTP 500: EngineDeadError"])
