@@ -28,7 +28,7 @@ DOCUMENTATION_ONLY = "plugins/doc_fragments/"
 
 # What the collection may have today, and what it is to come down to. A step that makes something smaller lowers its first figure.
 BUDGET: dict[str, tuple[int, int]] = {
-    "Python lines of plugins/ without documentation blocks": (33244, 22500),
+    "Python lines of plugins/ without documentation blocks": (33240, 22500),
     "Python lines of tests/": (35308, 24500),
     "modules": (16, 16),
     "files of module_utils": (95, 95),

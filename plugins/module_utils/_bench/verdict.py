@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -171,8 +171,8 @@ def trend(points: Sequence[Point], least_step: float) -> Trend | None:
 # --- What is judged of the samples.
 
 
-def stretches(samples: Sequence[Sample]) -> tuple[list[list[Sample]], float]:
-    """Return the samples between gaps without the warm-up of each engine, and the seconds of warm-up that are left out.
+def stretches(samples: Sequence[Sample]) -> tuple[list[list[list[Sample]]], float]:
+    """Return for each engine its samples between gaps without its warm-up, and the seconds of warm-up that are left out.
 
     The warm-up of an engine is the first tenth of its samples and 15 minutes, at most a quarter and an hour.
     """
@@ -182,19 +182,14 @@ def stretches(samples: Sequence[Sample]) -> tuple[list[list[Sample]], float]:
             engines.append([])
             engine = sample.get("engine") or ""
         engines[-1].append(sample)
-    out, warm = list[list[Sample]](), 0.0
+    out, warm = list[list[list[Sample]]](), 0.0
     for each in engines:
         ages, count = [sample["seconds"] - each[0]["seconds"] for sample in each], len(each)
         least, longest = (sum(age < seconds for age in ages) for seconds in WARM_UP_SECONDS)
         start = min(max(least, math.ceil(WARM_UP * count)), longest, int(LONGEST_WARM_UP * count))
         warm += ages[start]
-        out.append([])
-        for sample in each[start:]:
-            if sample.get("gap"):
-                out.append([])
-            else:
-                out[-1].append(sample)
-    return [each for each in out if each], warm
+        out.append([[*stretch] for gap, stretch in groupby(each[start:], lambda sample: bool(sample.get("gap"))) if not gap])
+    return out, warm
 
 
 def _points(parts: Sequence[Sequence[Sample]], x: str, figure: Any, other: Any = lambda _sample: 0.0) -> list[Point]:
@@ -212,8 +207,10 @@ class _Judge:
 
     def __init__(self, plan: Mapping[str, Any], samples: Sequence[Sample]) -> None:
         self.plan, self.samples = plan, samples
-        self.parts, self.warm = stretches(samples)
-        self.judged = [sample for part in self.parts for sample in part]
+        engines, self.warm = stretches(samples)
+        self.engines = [[*chain(*parts)] for parts in engines]
+        self.parts = [*chain(*engines)]
+        self.judged = [*chain(*self.engines)]
         self.hours = sum(part[-1]["seconds"] - part[0]["seconds"] for part in self.parts) / 3600
         self.bad: list[str] = []
         self.unclear: list[str] = []
@@ -260,9 +257,8 @@ class _Judge:
 
         A gap does not change the speed of an engine that goes on, as other programs may change the memory of its node.
         """
-        engines = [[sample for part in parts for sample in part] for _engine, parts in groupby(self.parts, key=lambda part: part[0].get("engine"))]
         found = trend(_points(
-            engines, "seconds", lambda sample: 100 * math.log(sample["tok_s"]) if sample.get("tok_s") else None,
+            self.engines, "seconds", lambda sample: 100 * math.log(sample["tok_s"]) if sample.get("tok_s") else None,
             lambda sample: math.log1p(sample.get("running") or 0),
         ), STEP_PERCENT)  # fmt: skip
         self._judge(
